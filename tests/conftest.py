@@ -110,7 +110,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 # So that its assertions say what differs, as those of tests do.
 pytest.register_assert_rewrite(
-    "spark_ext.testing.sink_bad_rows", "spark_ext.testing.sink_contract", "spark_ext.testing.sink_identity",
+    "spark_ext.testing.sink_bad_rows", "spark_ext.testing.sink_contract",
     "spark_ext.testing.sink_queries", "spark_ext.testing.source_contract", "spark_ext.testing.source_queries",
 )  # fmt: skip
 

@@ -189,19 +189,14 @@ def test_a_call_that_goes_wrong_is_a_failure_and_no_lost_row(
 @pytest.mark.parametrize(
     ("schema", "good", "bad"),
     [
-        ("n int, name string", {"n": 1}, {"n": 1, "nmae": "a"}),
-        ("n string, name string", ["a", "b"], "ab"),
-        ("n int", (1.0,), (1.5,)),
-        ("n decimal(5,2)", (Decimal("1.5"),), (Decimal("1.555"),)),
-        ("n decimal(5,2)", (None,), (Decimal("NaN"),)),
-        ("n float", (0.1,), (1e300,)),
-        ("n double", (float("nan"),), ("x",)),
-        ("n date", (datetime(2024, 1, 1),), (datetime(2024, 1, 1, 12),)),
-        ("s struct<a: int>", ({"a": 1},), ({"a": 1, "b": 2},)),
-        ("a array<int>", ([1, None],), ([2.5],)),
+        ("n int, name string", {"n": 1}, {"n": 1, "nmae": "a"}), ("n string, name string", ["a", "b"], "ab"),
+        ("n int", (1.0,), (1.5,)), ("n decimal(5,2)", (Decimal("1.5"),), (Decimal("1.555"),)),
+        ("n decimal(5,2)", (None,), (Decimal("NaN"),)), ("n float", (0.1,), (1e300,)),
+        ("n double", (float("nan"),), ("x",)), ("n date", (datetime(2024, 1, 1),), (datetime(2024, 1, 1, 12),)),
+        ("s struct<a: int>", ({"a": 1},), ({"a": 1, "b": 2},)), ("a array<int>", ([1, None],), ([2.5],)),
         ("m map<string, decimal(3,1)>", ({"a": Decimal("1.5")},), ({"a": Decimal("1.55")},)),
     ],
-)
+)  # fmt: skip
 def test_a_result_that_would_be_changed_is_refused(schema: str, good: Any, bad: Any) -> None:
     """Spark's conversion rounds, cuts off, and leaves out what the schema does not have."""
     for result in (good, bad):

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,11 @@ import pytest
 
 from spark_ext.incidents.registry import read_registry
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
-from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
+from spark_ext.ledger.schema import IncidentRow
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.views.incidents import moment
-from tests.test_cli import T0, spark_ext
+from tests.ledger import rows
+from tests.test_cli import T0, printed, refused, spark_ext
 
 TRACE = """Traceback (most recent call last):
   File "/home/me/flights.py", line 12, in half
@@ -26,37 +30,27 @@ ZeroDivisionError: division by zero
 """
 
 
-def incident(number: int, query: str, labels: Mapping[str, str], evidence: Any = None) -> IncidentRow:
-    return IncidentRow(
-        incident_id=f"{number:032x}"[::-1],
-        at=T0 + timedelta(minutes=number),
-        job="shop",
-        incarnation=1,
-        operator=f"job 'shop', query '{query}'" if query else "job 'shop'",
-        type="failure" if labels else "checkpoint",
-        labels=dict(labels),
-        what=f"failure {number}\nand more",
-        evidence=evidence,
-        action="restart 1 in 100 ms",
-        severity="WARNING",
-        fingerprint="f",
-    )
+def incident(number: int, query: str, labels: dict[str, str], evidence: Any = None) -> IncidentRow:
+    return replace(
+        rows.incident(number, T0 + timedelta(minutes=number)), incident_id=f"{number:032x}"[::-1], evidence=evidence,
+        operator=f"job 'shop', query '{query}'" if query else "job 'shop'", labels=labels,
+        type="failure" if labels else "checkpoint", what=f"failure {number}\nand more",
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> str:
     place = str(tmp_path_factory.mktemp("incidents") / "state")
     writer = writer_of(place)
+    labels = {"type": "USER_CODE", "origin": "user", "team": "a"}
     verdict = {"place": "/home/me/flights.py, line 12, in half"}
     writer.append(
         [
-            ExecutionStateRow(operator="load", state="RUNNING", since=T0, incarnation=1, reason=""),
-            ExecutionStateRow(operator="idle", state="RUNNING", since=T0, incarnation=1, reason=""),
+            rows.state("RUNNING", "load", T0),
+            rows.state("RUNNING", "idle", T0),
             incident(1, "load", {"type": "NETWORK", "origin": "user"}),
             incident(2, "load", {"type": "NETWORK", "origin": "library"}),
-            incident(
-                3, "sum", {"type": "USER_CODE", "origin": "user", "team": "a"}, {"stack": TRACE, "verdict": verdict}
-            ),
+            incident(3, "sum", labels, {"stack": TRACE, "verdict": verdict}),
             incident(4, "", {}),
         ]
     )
@@ -70,9 +64,7 @@ def writer_of(place: str) -> LedgerWriter:
 
 def found(*arguments: str) -> list[int]:
     """The numbers of the incidents that a command line lists."""
-    done = spark_ext("incidents", *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    return [int(row["what"].split()[1]) for row in json.loads(done.stdout)]
+    return [int(row["what"].split()[1]) for row in printed("incidents", *arguments)]
 
 
 @pytest.mark.core
@@ -94,21 +86,8 @@ def test_queries_times_and_the_newest(state: str) -> None:
 
 def test_the_table_shows_type_and_origin(state: str) -> None:
     lines = spark_ext("incidents", state).stdout.splitlines()
-    columns = [
-        "at",
-        "id",
-        "severity",
-        "state",
-        "since",
-        "count",
-        "kind",
-        "type",
-        "origin",
-        "operator",
-        "what",
-        "action",
-    ]
-    assert lines[0].split() == columns
+    columns = "at id severity state since count kind type origin operator what action"
+    assert lines[0].split() == columns.split()
     assert lines[3].split()[4:8] == ["1", "failure", "USER_CODE", "user"], "without a change its state is unknown"
     assert "and more" not in "".join(lines)
 
@@ -118,7 +97,7 @@ def test_one_incident_with_its_evidence(state: str) -> None:
     assert done.returncode == 0
     for words in ("failure 3\nand more", "team: a", "line: /home/me/flights.py, line 12, in half", TRACE):
         assert words in done.stdout
-    assert json.loads(spark_ext("incidents", state, "3", "--json").stdout)["evidence"]["stack"] == TRACE
+    assert printed("incidents", state, "3")["evidence"]["stack"] == TRACE
 
 
 @pytest.mark.parametrize(
@@ -133,29 +112,35 @@ def test_one_incident_with_its_evidence(state: str) -> None:
     ],
 )
 def test_what_is_not_there_is_refused_with_what_there_is(state: str, arguments: tuple[str, ...], says: str) -> None:
-    done = spark_ext("incidents", state, *arguments)
-    assert done.returncode == 2
-    assert says in done.stderr
+    assert says in refused("incidents", state, *arguments)
 
 
 def test_a_job_that_is_not_there(tmp_path: Path) -> None:
-    assert spark_ext("incidents", tmp_path / "none").returncode == 2
+    assert refused("incidents", tmp_path / "none")
+
+
+@contextmanager
+def followed(place: str, *arguments: str) -> Iterator[Callable[[], dict[str, Any]]]:
+    """`incidents --follow` as a process: a function that returns the next one it prints."""
+    command = [sys.executable, "-m", "spark_ext", "incidents", place, "--follow", "--json", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        lines = following.stdout
+        try:
+            yield lambda: json.loads(lines.readline())
+        finally:
+            following.terminate()
 
 
 def test_incidents_are_followed(tmp_path: Path) -> None:
     place = str(tmp_path / "state")
     writer = writer_of(place)
     writer.append([incident(1, "load", {"type": "NETWORK", "origin": "user"})])
-    command = [sys.executable, "-m", "spark_ext", "incidents", place, "--follow", "--json", "--label", "type=NETWORK"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
-        try:
-            assert following.stdout is not None
-            assert json.loads(following.stdout.readline())["what"].startswith("failure 1")
-            writer.append([incident(2, "load", {"type": "SINK", "origin": "user"})])
-            writer.append([incident(3, "load", {"type": "NETWORK", "origin": "spark"})])
-            assert json.loads(following.stdout.readline())["what"].startswith("failure 3")
-        finally:
-            following.terminate()
+    with followed(place, "--label", "type=NETWORK") as read:
+        assert read()["what"].startswith("failure 1")
+        writer.append([incident(2, "load", {"type": "SINK", "origin": "user"})])
+        writer.append([incident(3, "load", {"type": "NETWORK", "origin": "spark"})])
+        assert read()["what"].startswith("failure 3")
 
 
 @pytest.fixture(scope="module")
@@ -177,18 +162,13 @@ def changing(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, WriteBehind
 @pytest.mark.parametrize(
     ("arguments", "numbers"),
     [
-        ((), [1, 2, 3, 4]),
-        (("--state", "open"), [2, 4]),
-        (("--state", "RESOLVED"), [1, 3]),
-        (("--severity", "error"), [1, 2, 4]),
-        (("--severity", "CRITICAL"), [4]),
-        (("--type", "failure"), [1, 2]),
-        (("--type", "failure", "--type", "late"), [1, 2, 4]),
-        (("--type", "failure", "--state", "open"), [2]),
+        ((), [1, 2, 3, 4]), (("--state", "open"), [2, 4]), (("--state", "RESOLVED"), [1, 3]),
+        (("--severity", "error"), [1, 2, 4]), (("--severity", "CRITICAL"), [4]), (("--type", "failure"), [1, 2]),
+        (("--type", "failure", "--type", "late"), [1, 2, 4]), (("--type", "failure", "--state", "open"), [2]),
         (("--label", "type=NETWORK", "--state", "open", "--severity", "info"), [4]),
         (("--type", "failure", "--state", "open", "--label", "type=NETWORK"), []),
     ],
-)
+)  # fmt: skip
 def test_severity_state_and_type(
     changing: tuple[str, WriteBehind], arguments: tuple[str, ...], numbers: list[int]
 ) -> None:
@@ -197,7 +177,7 @@ def test_severity_state_and_type(
 
 def test_an_incident_that_happened_again_is_one_line(changing: tuple[str, WriteBehind]) -> None:
     place, _ = changing
-    one, two, _, _ = json.loads(spark_ext("incidents", place, "--json").stdout)
+    one, two, _, _ = printed("incidents", place)
     assert (one["state"], one["severity"], one["count"]) == ("RESOLVED", "ERROR", 1)
     assert one["cause"] == "query 'load' has committed epoch 7" and one["state_since"] >= one["at"]
     assert (two["state"], two["count"], two["action"], two["cause"]) == ("OPEN", 3, "restart 3", "")
@@ -219,35 +199,21 @@ def test_an_incident_that_happened_again_is_one_line(changing: tuple[str, WriteB
 def test_a_filter_that_nothing_can_pass_is_refused(
     changing: tuple[str, WriteBehind], arguments: tuple[str, ...], says: str
 ) -> None:
-    done = spark_ext("incidents", changing[0], *arguments)
-    assert (done.returncode, says in done.stderr) == (2, True)
+    assert says in refused("incidents", changing[0], *arguments)
 
 
 def test_changes_are_followed(tmp_path: Path) -> None:
     place = str(tmp_path / "state")
     behind = WriteBehind(writer_of(place), "shop")
-    command = [sys.executable, "-m", "spark_ext", "incidents", place, "--follow", "--json", "--type", "failure"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
-        try:
-            assert following.stdout is not None
-            seen: list[tuple[str, str, int]] = []
-
-            def read() -> None:
-                one = json.loads(following.stdout.readline())  # type: ignore[union-attr]
-                seen.append((one["what"], one["state"], one["count"]))
-
-            behind.incident("job 'shop', query 'q'", "failure", "it failed", "restart 1")
+    fails = partial(behind.incident, "job 'shop', query 'q'", "failure", "it failed", "restart 1")
+    seen = []
+    with followed(place, "--type", "failure") as read:
+        for happens in (fails, partial(behind.committed, "q", 1), fails):
+            happens()
             behind.incident("job 'shop', query 'q'", "close", "of another type", "none")
             behind.flush()
-            read()
-            behind.committed("q", 1)
-            behind.flush()
-            read()
-            behind.incident("job 'shop', query 'q'", "failure", "it failed", "restart 1")
-            behind.flush()
-            read()
-        finally:
-            following.terminate()
+            one = read()
+            seen.append((one["what"], one["state"], one["count"]))
     assert seen == [("it failed", "OPEN", 1), ("it failed", "RESOLVED", 1), ("it failed", "OPEN", 2)]
 
 
@@ -264,19 +230,17 @@ def test_a_stack_trace_is_explained(tmp_path: Path) -> None:
     assert done.returncode == 0
     for line in ("type:      USER_CODE", "decision:  stop", "line:      /home/me/flights.py, line 12, in half"):
         assert line in done.stdout.splitlines()
-    given = json.loads(spark_ext("classify", file, "--json").stdout)
-    assert given["labels"] == {"type": "USER_CODE", "origin": "user"}
-    assert given["decision"] == "stop"
+    given = printed("classify", file)
+    assert (given["labels"], given["decision"]) == ({"type": "USER_CODE", "origin": "user"}, "stop")
 
 
 def test_rules_of_ones_own(tmp_path: Path) -> None:
     file, rules = tmp_path / "trace.txt", tmp_path / "rules.yaml"
     file.write_text(TRACE)
     rules.write_text("rules: [{name: mine, type: USER_DATA, exception: builtins.ArithmeticError}]")
-    assert json.loads(spark_ext("classify", file, "--rules", rules, "--json").stdout)["rule"] == "mine"
+    assert printed("classify", file, "--rules", rules)["rule"] == "mine"
     rules.write_text("rules:\n  - {name: mine, type: BAD, exception: a}")
-    done = spark_ext("classify", file, "--rules", rules)
-    assert (done.returncode, "rules.yaml, line 2" in done.stderr) == (2, True)
+    assert "rules.yaml, line 2" in refused("classify", file, "--rules", rules)
 
 
 @pytest.mark.parametrize(("text", "says"), [("nothing", "the text has no exception"), (None, "cannot be read")])
@@ -284,5 +248,4 @@ def test_what_cannot_be_explained_is_refused(tmp_path: Path, text: str | None, s
     file = tmp_path / "trace.txt"
     if text is not None:
         file.write_text(text)
-    done = spark_ext("classify", file)
-    assert (done.returncode, says in done.stderr) == (2, True)
+    assert says in refused("classify", file)

@@ -1,4 +1,4 @@
-"""The commands `report` and `top`."""
+"""The commands `report`, `top` and `plot`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow
 from tests.ledger.rows import epoch
 from tests.support.page_states import shop
-from tests.test_cli import spark_ext
+from tests.test_cli import printed, refused, spark_ext
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +31,9 @@ def test_a_report_is_written(state: str, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_or_read_is_refused(state: str, tmp_path: Path) -> None:
-    done = spark_ext("report", state, "-o", str(tmp_path / "no" / "folder.html"))
-    assert done.returncode == 2 and "No such file" in done.stderr and "Traceback" not in done.stderr
-    for command in ("report", "top"):
-        done = spark_ext(command, str(tmp_path))
-        assert done.returncode == 2 and "not the state directory of a job" in done.stderr
+    assert "No such file" in refused("report", state, "-o", tmp_path / "no" / "folder.html")
+    for command in ("report", "top", "plot"):
+        assert "not the state directory of a job" in refused(command, tmp_path)
 
 
 def test_top_once(state: str) -> None:
@@ -44,7 +42,7 @@ def test_top_once(state: str) -> None:
     assert done.returncode == 0 and lines[0].startswith("shop ")
     assert lines[1].split()[:3] == ["query", "state", "rows/s"] and lines[2].split()[:2] == ["price", "FAILED"]
     assert "KeyError" in lines[2]
-    found = json.loads(spark_ext("top", state, "--once", "--json").stdout)
+    found = printed("top", state, "--once")
     assert found["job"] == "shop" and len(found["queries"]) == 7 and found["queries"][0]["incident"] == "4c1f02aa3"
 
 
@@ -62,3 +60,45 @@ def test_top_sees_what_is_new_and_ctrl_c_ends_it_quietly(state: str) -> None:
             assert top.wait(60) == 0 and top.stderr.read() == ""
         finally:
             top.kill()
+
+
+drawn = pytest.mark.slow(0.3, "draws whole figures of a job of seven queries")
+
+
+@drawn
+def test_a_file_is_written(state: str, tmp_path: Path) -> None:
+    for ending, begin in (("png", b"\x89PNG"), ("svg", b"<?xml")):
+        file = tmp_path / f"shop.{ending}"
+        done = spark_ext("plot", state, "--out", file, "--kind", "epochs", "--kind", "channels")
+        assert done.returncode == 0 and f"{file.stat().st_size:,} bytes" in done.stdout
+        assert file.read_bytes().startswith(begin)
+
+
+@drawn
+def test_the_terminal_is_the_default(state: str) -> None:
+    done = spark_ext("plot", state, "--kind", "lag")
+    assert done.returncode == 0 and done.stdout.startswith("shop ") and "\x1b" not in done.stdout
+    assert "Rows still to be read" in done.stdout and "Duration" not in done.stdout
+
+
+@drawn
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--out", "shop.xlsx"), "use one of: .png, .svg, .pdf"),
+        (("--out", "shop"), "does not end with"),
+        (("--out", "no/folder.png"), "No such file"),
+        (("--kind", "colours"), "'colours' is not one of"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(state: str, arguments: tuple[str, ...], said: str) -> None:
+    assert said in refused("plot", state, *arguments)
+
+
+@drawn
+@pytest.mark.parametrize(("missing", "arguments"), [("matplotlib", ("--out", "a.png")), ("plotext", ())])
+def test_a_missing_library_is_named(
+    state: str, missing: str, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert "pip install 'spark-ext[plot]'" in refused("plot", state, *arguments)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import json
-import sys
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,11 +11,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from spark_ext import cli
 from spark_ext.script import load_function, make_job
 from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.scripts import scripts_undone
 from tests.support.waiting import until
+from tests.test_cli import printed, spark_ext
 
 SCRIPT = """
 from pathlib import Path
@@ -41,17 +37,6 @@ def second(spark):
 """
 
 
-def spark_ext(*arguments: str) -> tuple[int, str, str]:
-    """Run a command line in this process: its exit code, what it printed, and its errors."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["spark-ext", *arguments])
-        patch.setenv("COLUMNS", "160")
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    return int(ended.value.code or 0), out.getvalue(), err.getvalue()
-
-
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
@@ -59,6 +44,12 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "distinct.py").write_text(SCRIPT)
     with scripts_undone():
         yield tmp_path / "distinct.py"
+
+
+def obeyed(*arguments: str) -> str:
+    done = spark_ext(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def add(folder: Path, name: str, numbers: range) -> None:
@@ -87,29 +78,22 @@ def test_savepoint_rescale_restore(spark: SparkSession, script: Path) -> None:
     add(script.parent / "data", "a", range(10))
     run_until(spark, script, "job", "first", list(range(10)))
 
-    code, out, err = spark_ext("savepoint", "distinct.py", "kept")
-    assert code == 0, err
-    assert "is complete: kept" in out
+    assert "is complete: kept" in obeyed("savepoint", "distinct.py", "kept")
 
-    code, out, err = spark_ext("rescale", "distinct.py", "q", "3")
-    assert code == 0, err
-    assert "the state of query 'q' has 3 partitions" in out
+    assert "the state of query 'q' has 3 partitions" in obeyed("rescale", "distinct.py", "q", "3")
     add(script.parent / "data", "b", range(5, 15))
     run_until(spark, script, "job", "first", list(range(15)))
 
     # As another job: its outputs are its own, and hold what comes after the savepoint.
-    code, out, err = spark_ext("restore", "distinct.py", "kept", "--function", "second", "--state-partitions", "q=2")
-    assert code == 0, err
-    assert "restored from kept" in out
+    other = ("--function", "second", "--state-partitions", "q=2")
+    assert "restored from kept" in obeyed("restore", "distinct.py", "kept", *other)
     run_until(spark, script, "second", "second", list(range(10, 15)))
 
-    code, out, err = spark_ext("restore", "distinct.py", "kept")
-    assert code == 0, err
+    obeyed("restore", "distinct.py", "kept")
     assert found("first") == list(range(10)), "the output was rolled back"
     run_until(spark, script, "job", "first", list(range(15)))
 
-    code, out, err = spark_ext("checkpoints", "first/state", "--json")
-    kept = [row for row in json.loads(out) if row["kind"] == "savepoint"]
+    kept = [row for row in printed("checkpoints", "first/state") if row["kind"] == "savepoint"]
     rows = [(row["status"], row["lineage"], row["path"].endswith("/kept")) for row in kept]
     assert rows == [("COMPLETED", 1, True), ("COMPLETED", 2, True)], "taken in one lineage, and the begin of another"
 
@@ -117,16 +101,12 @@ def test_savepoint_rescale_restore(spark: SparkSession, script: Path) -> None:
 @pytest.mark.usefixtures("spark")
 def test_what_is_refused(script: Path) -> None:
     add(script.parent / "data", "a", range(10))
-    code, _, err = spark_ext("savepoint", "distinct.py", "kept")
-    assert code == 2
-    assert "the job has not been started" in err
-    code, _, err = spark_ext("restore", "distinct.py", "nothing")
-    assert code == 2
-    assert "nothing" in err and "Traceback" not in err
-    code, _, err = spark_ext("rescale", "distinct.py", "other", "3")
-    assert code == 2
-    assert "'other'" in err
-    code, _, err = spark_ext("restore", "distinct.py", "kept", "--state-partitions", "q=many")
-    assert code == 2
-    assert "'many' is not a number of partitions" in err
+    for arguments, said in (
+        (["savepoint", "distinct.py", "kept"], "the job has not been started"),
+        (["restore", "distinct.py", "nothing"], "nothing"),
+        (["rescale", "distinct.py", "other", "3"], "'other'"),
+        (["restore", "distinct.py", "kept", "--state-partitions", "q=many"], "'many' is not a number of partitions"),
+    ):
+        done = spark_ext(*arguments)
+        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
     assert not Path("first/state/queries").exists() and not Path("first/out").exists(), "nothing was begun"

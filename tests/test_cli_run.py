@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +15,6 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_ext import cli
-from spark_ext.errors import JobFailedError
 from spark_ext.script import load_function, make_job
 from tests.support import cheap_jvm
 from tests.support.scripts import scripts_undone
@@ -28,13 +27,9 @@ if TYPE_CHECKING:
 
 def spark_ext(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "spark_ext", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**cheap_jvm.environment(), "COLUMNS": "160", **environment},
-        check=False,
-    )
+        [sys.executable, "-m", "spark_ext", *map(str, arguments)], capture_output=True, text=True, cwd=cwd,
+        env={**cheap_jvm.environment(), "COLUMNS": "160", **environment}, check=False,
+    )  # fmt: skip
 
 
 SCRIPT = """
@@ -131,26 +126,19 @@ def test_run_again_without_json(first: tuple[Path, subprocess.CompletedProcess[s
 
 def test_a_failed_job_is_reported_without_a_traceback(script: Path) -> None:
     done = run(script, "--function", "failing", "--no-progress")
-    assert done.returncode == 1
-    assert "b.parquet" in done.stderr
-    assert "do: " in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "b.parquet" in done.stderr and "do: " in done.stderr
 
 
 @pytest.mark.parametrize(
     ("file", "said"),
-    [
-        ("missing.py", "the file 'missing.py' does not exist"),
-        ("data", "the file 'data' does not exist"),
-        ("notes.txt", "'notes.txt' is not a Python file"),
-    ],
+    [(name, f"the file '{name}' does not exist") for name in ("missing.py", "data")]
+    + [("notes.txt", "'notes.txt' is not a Python file")],
 )
 def test_a_file_that_is_not_python_is_refused_before_spark_starts(script: Path, file: str, said: str) -> None:
     (script.parent / "notes.txt").write_text("notes")
     done = spark_ext("run", file, cwd=script.parent, JAVA_HOME="/nowhere")
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.fixture
@@ -160,54 +148,37 @@ def loading() -> Iterator[None]:
         yield
 
 
+Defined = Callable[[str], tuple[Any, str]]
+
+
+@pytest.fixture
+def defined(
+    script: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, loading: None
+) -> Defined:
+    """Exit code and errors of a command that loads the function of the file."""
+
+    def run(function: str) -> tuple[Any, str]:
+        monkeypatch.setattr(cli, "app", lambda: defined_job(script, function))
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code, capsys.readouterr().err
+
+    return run
+
+
 @pytest.mark.parametrize(
-    ("function", "code", "said"),
-    [("missing", 2, "define `def missing(spark) -> Job`"), ("wrong", 2, "it returned str, not a Job")],
+    ("function", "said"), [("missing", "define `def missing(spark) -> Job`"), ("wrong", "it returned str, not a Job")]
 )
-@pytest.mark.usefixtures("loading")
-def test_a_file_that_does_not_define_a_job(
-    script: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    function: str,
-    code: int,
-    said: str,
-) -> None:
-    monkeypatch.setattr(cli, "app", lambda: defined_job(script, function))
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == code
-    shown = capsys.readouterr().err
-    assert said in shown
-    assert "Traceback" not in shown
+def test_a_file_that_does_not_define_a_job(defined: Defined, function: str, said: str) -> None:
+    code, shown = defined(function)
+    assert code == 2 and said in shown and "Traceback" not in shown
 
 
-@pytest.mark.usefixtures("loading")
-def test_an_error_of_the_users_own_code_shows_the_users_lines(
-    script: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_users_own_code_shows_the_users_lines(script: Path, defined: Defined) -> None:
     """The traceback begins in the user's file, and the exit code is Python's own."""
-    monkeypatch.setattr(cli, "app", lambda: defined_job(script, "raising"))
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == cli.FAILED == 1
-    shown = capsys.readouterr().err
+    code, shown = defined("raising")
+    assert code == cli.FAILED == 1
     assert "RuntimeError: user code" in shown and f'File "{script}"' in shown
-
-
-def test_a_failed_job_has_an_exit_code_of_its_own(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails() -> None:
-        raise JobFailedError("the job failed", do="correct the file")
-
-    monkeypatch.setattr(cli, "app", fails)
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 1
-    shown = capsys.readouterr().err
-    assert "do: " in shown and "correct the file" in shown
-    assert "Traceback" not in shown
 
 
 def defined_job(script: Path, function: str) -> Job:

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import spark_ext as sx
-from spark_ext.commands import output
 from spark_ext.errors import ConfigurationError
 from spark_ext.steering.control import Control
 from tests.control.states import State
-from tests.test_cli import spark_ext
+from tests.test_cli import printed as shown
+from tests.test_cli import refused, spark_ext
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_server_of_two_jobs_is_stopped_in_order(state: State, tmp_path: Path, 
 def test_a_server_with_a_token_file(state: State, tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     reader = spark_ext("token", "create", file, "--name", "dashboard", "--scope", "read").stdout.strip()
-    made = json.loads(spark_ext("token", "create", file, "--name", "operator", "--json").stdout)
+    made = shown("token", "create", file, "--name", "operator")
     assert made["scopes"] == ["control", "read"]
     with serving(state.path, "--tokens", file) as (printed, _):
         assert printed["token"] is None
@@ -81,7 +81,7 @@ def test_tokens_are_printed_once_and_kept_as_hashes(tmp_path: Path) -> None:
     assert token.startswith("sxt_") and len(done.stdout.split()) == 1
     assert token not in file.read_text() and file.stat().st_mode & 0o777 == 0o600
     spark_ext("token", "create", file, "--name", "b", "--scope", "read")
-    assert json.loads(spark_ext("token", "list", file, "--json").stdout) == [
+    assert shown("token", "list", file) == [
         {"name": "a", "scopes": ["control", "read"]},
         {"name": "b", "scopes": ["read"]},
     ]
@@ -92,9 +92,7 @@ def test_tokens_are_printed_once_and_kept_as_hashes(tmp_path: Path) -> None:
         (["revoke", file, "--name", "c"], "contains no token named 'c'"),
         (["list", tmp_path / "none"], "cannot be read"),
     ):
-        done = spark_ext("token", *arguments)  # type: ignore[arg-type]
-        assert done.returncode == output.REFUSED, arguments
-        assert said in " ".join(done.stderr.replace("│", " ").split()), arguments
+        assert said in refused("token", *arguments), arguments  # type: ignore[arg-type]
 
 
 def test_what_a_server_refuses(state: State, tmp_path: Path) -> None:
@@ -105,16 +103,12 @@ def test_what_a_server_refuses(state: State, tmp_path: Path) -> None:
         (["--tokens", tmp_path / "none"], "the token file cannot be read"),
         (["--storage", "nonsense"], "is not KEY=VALUE"),
     ):
-        done = spark_ext("serve", state.path, *arguments)
-        assert done.returncode == output.REFUSED, arguments
-        assert said in " ".join(done.stderr.replace("│", " ").split()), arguments
+        assert said in refused("serve", state.path, *arguments), arguments
 
 
 def test_without_the_extra_it_says_what_to_install(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastapi", None)
-    done = spark_ext("serve", state.path)
-    assert done.returncode == output.REFUSED
-    assert "pip install 'spark-ext[server]'" in done.stderr
+    assert "pip install 'spark-ext[server]'" in refused("serve", state.path)
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(ConfigurationError, match="'httpx' is not installed"):
         sx.Control("http://127.0.0.1:1", "token")

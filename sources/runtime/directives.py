@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.control import stamps
 from spark_ext.errors import SparkExtError, TransientError
-from spark_ext.model.configuration import Configuration, Stamp, concerns
+from spark_ext.model.configuration import Configuration, Stamp, concerns, holds_at
 from spark_ext.model.control import JOB, Event, Scope, query, source
 from spark_ext.model.control_kinds import kinds
-from spark_ext.model.holds import holds_at
 from spark_ext.model.offsets import SourceOffset
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.sources.aligned import AlignedSource

@@ -23,22 +23,14 @@ if TYPE_CHECKING:
     from spark_ext.incidents.registry import Registry
     from spark_ext.views.check import Finding, Health
 
-WITHIN: Final = 60.0
-"""How long listeners may take in all, s."""
-
+WITHIN: Final = 60.0  # how long listeners may take in all, s
 NOTHING_IS_DONE: Final = "none: found by spark-ext check"
 GONE: Final = "no longer found by a later check"
-
-Known = dict[str, dict[str, dict[str, Any]]]
-"""By state directory and id of an incident, what listeners were notified of."""
+Known = dict[str, dict[str, dict[str, Any]]]  # by state directory and incident id, what was notified
 
 
 def notified(registry: Registry, read: Mapping[str, Health], now: datetime, remember: Path | None) -> None:
-    """Notify the listeners of a file.
-
-    Args:
-        remember: the file of what was notified; None: each finding is notified.
-    """
+    """Notify the listeners of a file of what the file `remember` does not know yet; without it, of each finding."""
     known = {} if remember is None else _read(remember)
     changes, after = steps(read, known, now)
     if changes:
@@ -57,12 +49,9 @@ def notified(registry: Registry, read: Mapping[str, Health], now: datetime, reme
 
 
 def steps(read: Mapping[str, Health], known: Known, now: datetime) -> tuple[list[tuple[str, IncidentChange]], Known]:
-    """What listeners are notified of. Pure.
+    """The changes that listeners are notified of, each with its state directory; and what is known after them. Pure.
 
     An open incident of a job whose driver runs is left to that: it has notified its own listeners.
-
-    Returns:
-        The changes, with the state directory of each; and what is known after them.
     """
     changes: list[tuple[str, IncidentChange]] = []
     after = {state: dict(findings) for state, findings in known.items()}
@@ -71,34 +60,19 @@ def steps(read: Mapping[str, Health], known: Known, now: datetime) -> tuple[list
         present = {one.incident_id: one for one in found.findings if not (one.recorded and found.runs is not False)}
         for incident_id, finding in present.items():
             if incident_id not in before:
-                incident = _incident(finding, now)
+                incident = _incident(incident_id, _plain(finding), now)
                 changes.append((state, _change(incident, None, IncidentState.OPEN, "", now)))
         # One that was left to the driver meanwhile is not over.
         still = {one.incident_id for one in found.findings}
         for incident_id, plain in before.items():
             if incident_id not in still:
-                incident = _remembered(incident_id, plain, now)
+                incident = _incident(incident_id, plain, now)
                 changes.append((state, _change(incident, IncidentState.OPEN, IncidentState.RESOLVED, GONE, now)))
         kept = {incident_id: plain for incident_id, plain in before.items() if incident_id in still}
         after[state] = kept | {one: _plain(finding) for one, finding in present.items() if one not in kept}
         if not after[state]:
             del after[state]
     return changes, after
-
-
-def _incident(finding: Finding, now: datetime) -> Incident:
-    return Incident(
-        incident_id=finding.incident_id,
-        type=finding.type,
-        severity=finding.severity,
-        operator=finding.operator,
-        query=query_in(finding.operator),
-        at=now,
-        what=finding.what,
-        action=NOTHING_IS_DONE,
-        labels=finding.labels,
-        fingerprint=finding.fingerprint,
-    )
 
 
 def _plain(finding: Finding) -> dict[str, Any]:
@@ -112,7 +86,7 @@ def _plain(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _remembered(incident_id: str, plain: Mapping[str, Any], now: datetime) -> Incident:
+def _incident(incident_id: str, plain: Mapping[str, Any], now: datetime) -> Incident:
     return Incident(
         incident_id=incident_id,
         type=plain["type"],
@@ -143,7 +117,7 @@ def _read(path: Path) -> Known:
         found: Known = json.loads(path.read_text(encoding="utf-8"))
         for findings in found.values():
             for incident_id, plain in findings.items():
-                _remembered(incident_id, plain, datetime.min)
+                _incident(incident_id, plain, datetime.min)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:

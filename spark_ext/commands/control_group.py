@@ -54,8 +54,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-HYPHENS: Final = {"ignore_unknown_options": True}
-"""A value may begin with a hyphen, as a negative number does."""
+HYPHENS: Final = {"ignore_unknown_options": True}  # a value may begin with a hyphen, as a negative number does
 
 TokenFile = Annotated[
     Path | None,
@@ -208,4 +207,3 @@ def finish(sent: SentEvent, timeout: float | None, *, as_json: bool) -> None:
 
 
 CODES: Final = {"rejected": output.REJECTED, "failed": output.NOT_DONE, "expired": output.EXPIRED}
-"""Exit codes of final statuses."""

@@ -59,9 +59,7 @@ FORMS: Final = {
 }
 """How targets are written."""
 
-NONE: Final = "none"
-"""The argument that lifts what is in force."""
-
+NONE: Final = "none"  # the argument that lifts what is in force
 YES: Final = Annotated[bool, typer.Option("--yes", help="Confirm that rows are skipped, or read again.")]
 
 

@@ -24,10 +24,8 @@ _COLUMNS: Final = (
     *("at", "id", "severity", "state", "since", "count", "kind", "type", "origin"),
     *("operator", "what", "action"),
 )
-_SHORT: Final = 8
-"""Characters of an incident's id that are shown."""
-_POLL_EVERY: Final = 1.0
-"""How often the ledger is read by `--follow`, s."""
+_SHORT: Final = 8  # characters of an incident's id that are shown
+_POLL_EVERY: Final = 1.0  # how often the ledger is read by `--follow`, s
 
 
 def incidents(
@@ -128,10 +126,7 @@ class IncidentReader:
 
 
 def read_incidents(ledger: Ledger) -> list[dict[str, Any]]:
-    """All rows of a job's incidents, oldest first, each once, with labels and evidence as values.
-
-    An incident that has happened several times may have several.
-    """
+    """All rows of a job's incidents, one or more for each, oldest first, with labels and evidence as values."""
     seen = IncidentReader(ledger)
     seen.poll()
     return seen.occurrences()

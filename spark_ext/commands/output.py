@@ -14,25 +14,15 @@ from spark_ext.errors import SparkExtError
 from spark_ext.storage import StoreOptions
 from spark_ext.views.terminal import Terminal
 
-FAILED: Final = 1
-"""The job has failed."""
-REFUSED: Final = 2
-"""Nothing was started or accepted."""
-STOPPED: Final = 3
-"""The job was stopped before its end."""
-REJECTED: Final = 4
-"""A control event was accepted, and then rejected."""
-NOT_DONE: Final = 5
-"""A control event was accepted, and has failed."""
-EXPIRED: Final = 6
-"""A control event was accepted, and expired before it was obeyed."""
-TIMED_OUT: Final = 7
-"""A control event was accepted, and has no final status yet."""
-UNREACHABLE: Final = 8
-"""The ledger, a server or another thing that was needed could not be reached; the same command may succeed later."""
-RUNNING: Final = 9
-"""Another run of the job is under way; nothing was started."""
-
+FAILED: Final = 1  # the job has failed
+REFUSED: Final = 2  # nothing was started or accepted
+STOPPED: Final = 3  # the job was stopped before its end
+REJECTED: Final = 4  # a control event was accepted, and then rejected
+NOT_DONE: Final = 5  # a control event was accepted, and has failed
+EXPIRED: Final = 6  # a control event was accepted, and expired before it was obeyed
+TIMED_OUT: Final = 7  # a control event was accepted, and has no final status yet
+UNREACHABLE: Final = 8  # ledger, server or another thing needed; the same command may succeed later
+RUNNING: Final = 9  # another run of the job is under way; nothing was started
 State = Annotated[str, typer.Argument(metavar="STATE", help="The job's state directory: a path or URI.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Storage = Annotated[

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -96,9 +98,7 @@ def top(
                 while True:
                     time.sleep(interval)
                     live.update(top_view(page := _document(reader, page), console.height), refresh=True)
-    except KeyboardInterrupt:
-        raise typer.Exit from None
-    except BrokenPipeError:
+    except (KeyboardInterrupt, BrokenPipeError):
         raise typer.Exit from None
 
 
@@ -115,10 +115,7 @@ def _document(reader: Any, before: dict[str, Any] | None = None) -> dict[str, An
 
 
 FORMATS: Final = (".png", ".svg", ".pdf")
-"""What a file may end with."""
-
-PLOT_WIDTH: Final = 110
-"""Characters in a line of a plot if the output is not a terminal."""
+PLOT_WIDTH: Final = 110  # characters in a line of a plot if the output is not a terminal
 
 
 def plot(
@@ -154,16 +151,8 @@ def plot(
     from spark_ext.views.plot.job import draw
 
     made = draw(shown, "plot")
-    try:
+    with _writing(out, "plot, option --out"):
         made.savefig(out, format=out.suffix.lower().lstrip("."), dpi=144)
-    except OSError as problem:
-        raise refused(
-            f"{out} cannot be written: {problem.strerror}",
-            "plot, option --out",
-            "name a file in a folder that exists",
-            kept="nothing was changed",
-        ) from None
-    print_text(f"written to {out}: {out.stat().st_size:,} bytes")
 
 
 def report(
@@ -177,13 +166,19 @@ def report(
     from spark_ext.views.status import open_ledger
 
     text = make(FactsReader(open_ledger(state, storage_options(storage))).read(), datetime.now(timezone.utc))
-    try:
+    with _writing(output, "report"):
         output.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def _writing(file: Path, operator: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as problem:
         raise refused(
-            f"{output} cannot be written: {problem.strerror}",
-            "report",
+            f"{file} cannot be written: {problem.strerror}",
+            operator,
             "name a file in a folder that exists",
             kept="nothing was changed",
         ) from None
-    print_text(f"written to {output}: {len(text.encode()):,} bytes")
+    print_text(f"written to {file}: {file.stat().st_size:,} bytes")

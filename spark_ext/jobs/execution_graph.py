@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from spark_ext.checkpoints.unaligned import Logged, QueryLook
 from spark_ext.model.dag import JobGraph
 from spark_ext.model.lifecycle import State
-from spark_ext.model.until import Stands, Upstream, upstream_of
+from spark_ext.model.restarts import Stands, Upstream, upstream_of
 
 if TYPE_CHECKING:
     from spark_ext.queries.run import QueryRun

@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-NO_BARRIER = 0
-"""What an offset carries before its first barrier; checkpoints are numbered from 1."""
+NO_BARRIER = 0  # what an offset carries before its first barrier; checkpoints are numbered from 1
 
 
 @dataclass(frozen=True)
@@ -29,10 +28,8 @@ class Checkpoints:
     will know of it after its next look.
     """
 
-    newest: int = NO_BARRIER
-    """Of all that are known, in whatever state."""
-    pending: frozenset[int] = frozenset()
-    """Of these, those that are neither completed nor aborted."""
+    newest: int = NO_BARRIER  # of all that are known, in whatever state
+    pending: frozenset[int] = frozenset()  # of these, those that are neither completed nor aborted
 
     def any_pending(self, above: int, upto: int) -> bool:
         """Whether one of the checkpoints `above` < k <= `upto` is pending."""
@@ -44,14 +41,10 @@ class SourceBarrier:
     """A source in the newest planned offsets of its query."""
 
     uid: str
-    barrier: int = NO_BARRIER
-    """The newest one that its offset carries."""
-    position: int = 0
-    """Of a source that reads an exchange: entries that it has read in full in every partition; the seal is the last."""
-    ended: bool = False
-    """Its input has ended and was read to the end, the seal included."""
-    external: bool = False
-    """It reads from outside the job: its position has no producer that it must agree with, so it never waits."""
+    barrier: int = NO_BARRIER  # the newest one that its offset carries
+    position: int = 0  # entries of its exchange read in full in every partition; the seal is the last
+    ended: bool = False  # its input has ended and was read to the end, the seal included
+    external: bool = False  # from outside the job: without a producer that its position must agree with, it never waits
 
 
 @dataclass(frozen=True)
@@ -66,14 +59,10 @@ class BarrierEntry:
 class Advance:
     """How far a source may be planned now."""
 
-    upto: int | None
-    """How many entries the epoch may have read at its end, in each partition; None: no limit."""
-    barrier: int
-    """What the offset carries once the limit is reached, or at once without a limit."""
-    before: int
-    """What it carries as long as the limit is not reached."""
+    upto: int | None  # how many entries the epoch may have read at its end, in each partition; None: no limit
+    barrier: int  # what the offset carries once the limit is reached, or at once without a limit
+    before: int  # what it carries as long as the limit is not reached
     waits_for: tuple[str, ...] = ()
-    """The sources that hold it where it is."""
 
     def stamp(self, position: int) -> int:
         """The barrier of an offset that is planned up to a position, in entries read in full."""
@@ -87,16 +76,11 @@ def advance(
     ahead: Sequence[BarrierEntry] = (),
     own: int = NO_BARRIER,
 ) -> Advance:
-    """What a source may plan for its next epoch.
+    """What a source may plan for its next epoch; `source` and `others` are those of its query's newest planned offsets.
 
     A planner looks at the ledger (`known`, `own`) first and at the exchange (`ahead`) after it: once `own` is set, the
-    exchange has all entries of its producer.
-
-    Args:
-        source: itself, in the newest planned offsets of its query.
-        others: the other sources of its query, in the same offsets. Sources that cannot stamp, which are Spark's own,
-            are none.
-        own: the newest pending barrier that the source stamps by itself, see `CheckpointPlan.stamps_itself`; 0: none.
+    exchange has all entries of its producer. `own` is the newest pending barrier that the source stamps by itself, see
+    `CheckpointPlan.stamps_itself`; 0: none. Spark's own sources cannot stamp, and are not among the others.
     """
     carried = source.barrier
     if source.ended:
@@ -126,12 +110,9 @@ def barrier_of(sources: Collection[SourceBarrier]) -> int:
 
 
 def aligned_cut(epochs: Iterable[tuple[int, Collection[SourceBarrier]]], checkpoint: int) -> int | None:
-    """The cut of a query: its first epoch in which all live sources carry the barrier, and at least one carries it.
+    """The cut of a query: its first epoch in which all live sources carry the barrier, and at least one does, or None.
 
     A query whose sources have all ended without the barrier has no cut. It is recorded as finished once its final
     checkpoint is complete, see `CheckpointPlan.without`.
-
-    Returns:
-        The number of the epoch; None if it is not among them.
     """
     return next((number for number, sources in epochs if barrier_of(sources) >= checkpoint), None)

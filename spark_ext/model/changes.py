@@ -18,22 +18,14 @@ TUNING: Final = frozenset(
 class ChangeKind(Enum):
     """What kind of difference it is."""
 
-    ADDED = "added"
-    """A source, or the marker of a watermark, that was not there."""
-    REMOVED = "removed"
-    """A source, or the marker of a watermark, that is no longer there."""
-    ORDER = "order"
-    """The same sources in another order: Spark knows them by their places."""
-    SPARKS = "Spark's sources"
-    """Spark's own sources are others, or in another order."""
-    IDENTITY = "identity"
-    """What an operator reads from or writes to."""
+    ADDED = "added"  # a source, or the marker of a watermark, that was not there
+    REMOVED = "removed"  # a source, or the marker of a watermark, that is no longer there
+    ORDER = "order"  # the same sources in another order: Spark knows them by their places
+    SPARKS = "Spark's sources"  # Spark's own sources are others, or in another order
+    IDENTITY = "identity"  # what an operator reads from or writes to
     OPTION = "option"
-    """Another option of a source."""
     COLUMN = "column"
-    """A column of the result."""
-    STATE = "state"
-    """A stateful operator: what is in the state was computed otherwise."""
+    STATE = "state"  # a stateful operator: what is in the state was computed otherwise
 
 
 @dataclass(frozen=True)
@@ -42,14 +34,10 @@ class Change:
 
     kind: ChangeKind
     role: Role
-    uid: str
-    """The operator, or the query for what belongs to none."""
-    name: str = ""
-    """The option or column."""
+    uid: str  # the operator, or the query for what belongs to none
+    name: str = ""  # the option or column
     before: str | None = None
-    """None: it was not there."""
     after: str | None = None
-    """None: it is no longer there."""
 
     @property
     def key(self) -> str:

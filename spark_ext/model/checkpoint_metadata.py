@@ -1,7 +1,4 @@
-"""The metadata in a checkpoint's row: versioned JSON, with a part per query and, in it, one per operator.
-
-The former version stays readable; the tests keep a file of both. Pure.
-"""
+"""The metadata in a checkpoint's row: versioned JSON with a part per query and, in it, one per operator. Pure."""
 
 from __future__ import annotations
 
@@ -26,12 +23,9 @@ class Finish(str, Enum):
     """How far a source had finished. A restore treats each case differently."""
 
     NONE = "none"
-    PARTLY = "partly"
-    """Some channels have finished: they are not read again, the others continue."""
-    FULLY = "fully"
-    """All channels have finished, in this incarnation."""
-    ON_RESTORE = "on_restore"
-    """It had finished before this incarnation; no part of it was started."""
+    PARTLY = "partly"  # some channels have finished: they are not read again, the others continue
+    FULLY = "fully"  # all channels have finished, in this incarnation
+    ON_RESTORE = "on_restore"  # it had finished before this incarnation; no part of it was started
 
 
 @dataclass(frozen=True)
@@ -39,13 +33,10 @@ class SourceMetadata:
     """A source in a checkpoint."""
 
     format: str
-    options: Mapping[str, str]
-    """Secrets masked."""
-    offset: SourceOffset | None
-    """Its offset at the cut; None before its first epoch."""
+    options: Mapping[str, str]  # secrets masked
+    offset: SourceOffset | None  # its offset at the cut; None before its first epoch
     finish: Finish = Finish.NONE
-    sequence: int = 0
-    """Finish flags up to this sequence belong to the checkpoint; later ones do not."""
+    sequence: int = 0  # finish flags up to this sequence belong to the checkpoint; later ones do not
 
 
 @dataclass(frozen=True)
@@ -53,28 +44,21 @@ class SinkMetadata:
     """A sink in a checkpoint."""
 
     format: str
-    options: Mapping[str, str]
-    """Secrets masked."""
-    position: Any = None
-    """Where its target was at the cut, in the sink's own form; None: there was none yet, or it keeps no such thing."""
-    asked: bool = False
-    """Whether the sink was asked for its position, as for a savepoint. In version 1 none was, and then a position
-    of None says nothing."""
+    options: Mapping[str, str]  # secrets masked
+    position: Any = None  # where its target was at the cut, in the sink's own form; None: nowhere yet, or not kept
+    asked: bool = False  # for its position; never in version 1, where a position of None says nothing
 
 
 @dataclass(frozen=True)
 class QueryMetadata:
     """A query in a checkpoint."""
 
-    query_id: str | None
-    """Spark's id; None before its first start."""
-    epoch: int | None
-    """The cut: the last epoch that belongs to the checkpoint."""
+    query_id: str | None  # Spark's id; None before its first start
+    epoch: int | None  # the cut: the last epoch that belongs to the checkpoint
     finished: bool = False
     sources: Mapping[str, SourceMetadata] = field(default_factory=dict)
     sinks: Mapping[str, SinkMetadata] = field(default_factory=dict)
     ends: Mapping[str, EndOffset] = field(default_factory=dict)
-    """Offsets of the end-of-input markers."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +66,9 @@ class ExchangeMetadata:
     """An exchange in a checkpoint: the entries from `first` up to, and without, `end` are in flight."""
 
     kind: str
-    first: int
-    """The first entry that some query has not read in full at its cut."""
-    end: int
-    """Those below belong to the cut of the query that writes the exchange."""
-    sealed: bool = False
-    """Whether that query had finished: no row follows."""
+    first: int  # the first entry that some query has not read in full at its cut
+    end: int  # those below belong to the cut of the query that writes the exchange
+    sealed: bool = False  # whether that query had finished: no row follows
 
 
 @dataclass(frozen=True)
@@ -132,11 +113,7 @@ class CheckpointMetadata:
 
 
 def finish_of(offset: SourceOffset | None, *, started: bool = True) -> Finish:
-    """How far a source had finished at an offset.
-
-    Args:
-        offset: None before its first epoch.
-    """
+    """How far a source had finished at an offset, which is None before its first epoch."""
     if not started:
         return Finish.ON_RESTORE
     if offset is None or (not offset.ended and offset.sequence == 0):

@@ -19,27 +19,18 @@ from spark_ext.model.lifecycle import State
 class Phase(Enum):
     """What a checkpoint can expect of a query."""
 
-    RUNNING = "running"
-    """It plans epochs, or takes the steps of its end: until it has finished it is waited for."""
+    RUNNING = "running"  # it plans epochs, or takes the steps of its end: until it has finished it is waited for
     FINISHED = "finished"
-    GATED = "gated"
-    """It is not built yet, because a query of its `after` has not finished."""
+    GATED = "gated"  # it is not built yet, because a query of its `after` has not finished
     STARTING = "starting"
     RESTARTING = "restarting"
     FAILED = "failed"
-    CANCELED = "canceled"
-    """It was stopped before its end: its sources deliver nothing any more."""
-    SUSPENDED = "suspended"
-    """It has read what was there, in a run that ends with that: its sources deliver nothing any more in this run."""
+    CANCELED = "canceled"  # it was stopped before its end: its sources deliver nothing any more
+    SUSPENDED = "suspended"  # has read what was there, in a run that ends with that: delivers nothing more
 
     @classmethod
     def of(cls, state: State, *, gated: bool = False) -> Phase:
-        """The phase of a query in a state.
-
-        Args:
-            state: a state of a query; those of a job only are not expected.
-            gated: whether it waits for a query of its `after`.
-        """
+        """The phase of a query in a state, which is not one that jobs alone have."""
         return cls.GATED if gated else _PHASES[state]
 
 
@@ -74,8 +65,7 @@ class NotNow:
 
     reason: Reason
     query: str
-    operator: str = ""
-    """The source, if the reason is a source's."""
+    operator: str = ""  # the source, if the reason is a source's
 
     def __str__(self) -> str:
         who = f"query '{self.query}'" + (f", source '{self.operator}'" if self.operator else "")
@@ -96,10 +86,8 @@ class CheckpointPlan:
     """What a checkpoint needs of each query. Gated queries are in none of the three sets."""
 
     graph: JobGraph
-    trigger: frozenset[str]
-    """Those that run and whose producers deliver no barrier: all have finished, or are gated."""
+    trigger: frozenset[str]  # those that run whose producers have all finished or are gated
     wait_for: frozenset[str]
-    """All that run."""
     finished: frozenset[str]
 
     def without(self, *queries: str) -> CheckpointPlan:
@@ -121,9 +109,7 @@ class CheckpointPlan:
 
         One whose producer has finished does not: it counts as having delivered every barrier when it has read the seal.
         If it stamped in the middle of what is left to read, two ways of the same rows would be cut at different rows.
-
-        Args:
-            exchange: what the source reads; None if it reads from outside the job.
+        Without an `exchange` it reads from outside the job.
         """
         if query not in self.wait_for:
             return False
@@ -144,12 +130,9 @@ class CheckpointPlan:
 
 
 def plan_checkpoint(graph: JobGraph, phases: Mapping[str, Phase]) -> CheckpointPlan | NotNow:
-    """The plan of a checkpoint that is triggered now, in time linear in the number of queries and edges.
+    """The plan of a checkpoint that is triggered now, or the first query in the flow that prevents one; in linear time.
 
     While an aligned checkpoint is pending no gate may open: the plan counts a gated query as one without data.
-
-    Returns:
-        The plan, or the first query in the order of the flow that prevents one, with the reason.
     """
     running: set[str] = set()
     trigger: list[str] = []

@@ -3,42 +3,38 @@
 A planner writes the configuration, with what the epoch has to know of the events since its start, as a *stamp*: an
 immutable file whose name is a hash of its content. The offset names it. So an epoch that is replayed or restored has
 the configuration that it had the first time, however long events are kept.
+
+A change that needs a restart of a query takes effect between two epochs: those before it have the old plan and
+configuration, those behind it the new ones. So the query's planners obey the events before the one that needs a
+restart, *hold* there, and say so. The driver then restarts the query, or releases them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from spark_ext.errors import OffsetError
 from spark_ext.model.control import JOB, Delivery, Event, Scope, Target
 from spark_ext.model.control_kinds import Where, kinds
 from spark_ext.model.offsets import Json
 
-VERSION = 1
-"""Version of a stamp's JSON form."""
-
-MAX_CONFIGURATION_BYTES = 1_048_576
-"""Largest configuration, bytes of its JSON text."""
-
-Standing = Mapping[str, Mapping[str, Mapping[str, Json]]]
-"""What is in force: by kind, written target, and slot (see `Kind.slot`)."""
+VERSION = 1  # version of a stamp's JSON form
+MAX_CONFIGURATION_BYTES = 1_048_576  # largest configuration, bytes of its JSON text
+Standing = Mapping[str, Mapping[str, Mapping[str, Json]]]  # what is in force: by kind, written target, and slot
 
 
 @dataclass(frozen=True)
 class Configuration:
     """What is in force behind an event."""
 
-    sequence: int = 0
-    """The last event that counts; 0: none."""
+    sequence: int = 0  # the last event that counts; 0: none
     standing: Standing = field(default_factory=dict)
-    aligned: Mapping[str, Json] = field(default_factory=dict)
-    """Aligned events that are not in force yet, by sequence: kind, target and value."""
-    renames: int = 0
-    """Lineage that came with the last rename of a query whose targets have been moved; 0: there was none."""
+    aligned: Mapping[str, Json] = field(default_factory=dict)  # not in force yet, by sequence: kind, target and value
+    renames: int = 0  # lineage of the last rename of a query whose targets have been moved; 0: no rename
 
     def after(self, events: Iterable[Event]) -> Configuration:
         """The configuration behind further events, which are in their order; those up to `sequence` are left out."""
@@ -83,11 +79,7 @@ class Configuration:
         return self if lineage <= self.renames else replace(self.readdressed(old, new), renames=lineage)
 
     def readdressed(self, old: str, new: str) -> Configuration:
-        """What stands for a query stands for another uid instead.
-
-        Args:
-            new: the other one; what stood for it does so no more, if there is anything for `old`.
-        """
+        """What stands for a query stands for another uid instead, in place of what stood for that."""
         was, now = str(Target(Scope.QUERY, old)), str(Target(Scope.QUERY, new))
         standing = {
             kind: {**{one: slots for one, slots in targets.items() if one != was}, now: targets[was]}
@@ -101,10 +93,7 @@ class Configuration:
         return replace(self, standing=standing, aligned=aligned)
 
     def of(self, kind: str, target: Target, slot: str = "") -> Json:
-        """The value of a standing kind that is in force for exactly this target, if any.
-
-        For a kind without a value, such as `pause`, use `has`.
-        """
+        """The value of a standing kind in force for exactly this target, if any; of one without a value see `has`."""
         return self.standing.get(kind, {}).get(str(target), {}).get(slot)
 
     def has(self, kind: str, target: Target, slot: str = "") -> bool:
@@ -167,15 +156,12 @@ class Stamp:
     """What a source's planner records when an epoch obeys further events."""
 
     configuration: Configuration
-    since: int = 0
-    """The last event that the source had obeyed before."""
-    broadcasts: tuple[Mapping[str, Json], ...] = ()
-    """The user's events after `since`: `sequence`, `event_id`, `type`, `value`, `target`, `at_ms`."""
+    since: int = 0  # the last event that the source had obeyed before
+    broadcasts: tuple[Mapping[str, Json], ...] = ()  # the user's events after `since`, as dicts
     outcomes: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
     """What became of events after `since` about which there is something to say, by event id: `status` (`applied`,
     `rejected`, `expired`), `reason` and `result`."""
-    query: str = ""
-    """Uid that the query had then: what stands for it is addressed to that. "": it is not known."""
+    query: str = ""  # uid that the query had then, to which standing values are addressed; "": unknown
 
     def seen_by(self, query: str) -> Configuration:
         """The configuration as the query sees it, which may have another uid than then."""
@@ -236,3 +222,38 @@ def concerns(event: Event, query: str, source: str) -> bool:
     if target.scope is Scope.QUERY:
         return target.uid == query
     return target.scope in (Scope.SOURCE, Scope.CHANNEL) and target.uid == source
+
+
+ALL: Final = "*"  # among the keys of a query: its function reads all keys
+SETTINGS: Final = "spark.sql."  # keys that begin with this are settings of the session in which a query runs
+
+
+def is_read(keys: Collection[str], key: str) -> bool:
+    """Whether the value of a key makes a difference for a query's plan, whose function has read `keys`."""
+    return bool(keys) and (ALL in keys or key in keys or (SETTINGS in keys and key.startswith(SETTINGS)))
+
+
+def changed_key(event: Event, aligned: Callable[[int], Json]) -> tuple[Target, str] | None:
+    """Whose configuration an event puts into force, and which key of it; None if it changes none.
+
+    `aligned` gives the aligned event with a sequence, as `kind`, `target` and `value`, or None.
+    """
+    kind, target, value = event.kind, event.target, event.value
+    if kind == "release":
+        if value.get("void") or value.get("withdrawn"):
+            return None
+        held = aligned(int(value["sequence"]))
+        if held is None:
+            return None
+        kind, target, value = held["kind"], Target.parse(held["target"]), held["value"]
+    elif event.delivery is Delivery.ALIGNED:
+        return None
+    return (target, str(value["key"])) if kind == "set_config" else None
+
+
+def holds_at(event: Event, uid: str, keys: Collection[str], aligned: Callable[[int], Json]) -> bool:
+    """Whether a query may need a restart at an event: its sources plan nothing until it has restarted."""
+    if event.kind == "restart":
+        return event.target in (JOB, Target(Scope.QUERY, uid))
+    changed = changed_key(event, aligned) if keys else None
+    return changed is not None and changed[0] in (JOB, Target(Scope.QUERY, uid)) and is_read(keys, changed[1])

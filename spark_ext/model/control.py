@@ -12,8 +12,7 @@ from enum import Enum
 from spark_ext.model.offsets import Json
 from spark_ext.options import UID
 
-MAX_VALUE_BYTES = 65_536
-"""Largest value of an event, bytes of its JSON text in UTF-8."""
+MAX_VALUE_BYTES = 65_536  # largest value of an event, bytes of its JSON text in UTF-8
 
 
 class Scope(str, Enum):
@@ -23,7 +22,6 @@ class Scope(str, Enum):
     QUERY = "query"
     SOURCE = "source"
     CHANNEL = "channel"
-    """One channel of a source."""
     SINK = "sink"
 
     __str__ = str.__str__
@@ -34,10 +32,8 @@ class Target:
     """To whom an event is addressed: a query, a source and a sink may have one uid, so a target says which it is."""
 
     scope: Scope = Scope.JOB
-    uid: str = ""
-    """Of the query, source or sink; "" for the job."""
-    channel: str = ""
-    """Id of the channel; "" for anything else."""
+    uid: str = ""  # of the query, source or sink; "" for the job
+    channel: str = ""  # id of the channel; "" for anything else
 
     def __str__(self) -> str:
         """The form in which it is written: `job`, `query:UID`, `source:UID`, `source:UID/CHANNEL`, `sink:UID`."""
@@ -66,7 +62,6 @@ class Target:
 
 
 JOB = Target()
-"""The whole job."""
 
 
 def query(uid: str) -> Target:
@@ -87,10 +82,8 @@ def channel(uid: str, name: str) -> Target:
 class Delivery(str, Enum):
     """When the queries that an event concerns obey it."""
 
-    IMMEDIATE = "immediate"
-    """Each one from its next epoch on."""
-    ALIGNED = "aligned"
-    """All of them behind one cut of the job, which an aligned checkpoint makes."""
+    IMMEDIATE = "immediate"  # each one from its next epoch on
+    ALIGNED = "aligned"  # all of them behind one cut of the job, which an aligned checkpoint makes
 
     __str__ = str.__str__
 
@@ -99,20 +92,14 @@ class Delivery(str, Enum):
 class Event:
     """A control event that was accepted."""
 
-    sequence: int
-    """Its place in the one order of the job's events, from 1."""
+    sequence: int  # its place in the one order of the job's events, from 1
     event_id: str
     kind: str
     target: Target = JOB
     value: Json = None
     delivery: Delivery = Delivery.IMMEDIATE
-    lineage: int = 1
-    """Newest lineage of the job when it was accepted."""
-    incarnation: int = 0
-    """Newest start of the job when it was accepted."""
-    at_ms: int = 0
-    """When it was accepted, ms since 1970 UTC."""
-    expires_ms: int | None = None
-    """When it is not to be obeyed any more if that has not begun, ms since 1970 UTC; None: never."""
-    remote: bool = False
-    """Whether it came over HTTP, from somebody who may have no access to the driver's files."""
+    lineage: int = 1  # newest lineage of the job when it was accepted
+    incarnation: int = 0  # newest start of the job when it was accepted
+    at_ms: int = 0  # when it was accepted, ms since 1970 UTC
+    expires_ms: int | None = None  # not obeyed later than this if that has not begun, ms since 1970 UTC; None: no limit
+    remote: bool = False  # whether it came over HTTP, perhaps from somebody without access to the driver's files

@@ -20,17 +20,14 @@ from spark_ext.model import control_values as values
 from spark_ext.model.control import MAX_VALUE_BYTES, Scope, Target
 from spark_ext.model.offsets import Json
 
-GROUP = "spark_ext.control_kinds"
-"""The group of entry points with which a plugin adds kinds."""
+GROUP = "spark_ext.control_kinds"  # the group of entry points with which a plugin adds kinds
 
 
 class Where(str, Enum):
     """Where an event is carried out."""
 
-    EPOCH = "epoch"
-    """In an epoch: the source's planner writes it into the offset, so it is in force for all rows of that epoch."""
-    DRIVER = "driver"
-    """In the job's coordinator."""
+    EPOCH = "epoch"  # the source's planner writes it into the offset: in force for all rows of an epoch
+    DRIVER = "driver"  # in the job's coordinator
     BOTH = "both"
 
     __str__ = str.__str__
@@ -41,14 +38,10 @@ class Command:
     """A command of `spark-ext control` that sends a kind."""
 
     name: str
-    arguments: tuple[str, ...] = ()
-    """Members of the value that are given by position, optional ones in brackets; `target` is the event's target."""
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Options by the member that they set."""
-    fixed: Mapping[str, Json] = field(default_factory=dict)
-    """Members that the command sets itself."""
-    about: str = ""
-    """Help text, if not that of the kind."""
+    arguments: tuple[str, ...] = ()  # by position, optional ones in brackets; `target` is the event's target
+    options: Mapping[str, str] = field(default_factory=dict)  # options by the member that they set
+    fixed: Mapping[str, Json] = field(default_factory=dict)  # members that the command sets itself
+    about: str = ""  # help text, if not that of the kind
 
 
 @dataclass(frozen=True)
@@ -56,31 +49,19 @@ class Kind:
     """A kind of control event."""
 
     name: str
-    about: str
-    """What it does, in the imperative, for help texts and the API's description."""
+    about: str  # what it does, in the imperative, for help texts and the API's description
     scopes: frozenset[Scope]
-    """Valid targets."""
     where: Where
-    value_type: type[BaseModel] | None = None
-    """The model of its value; None means no value."""
-    standing: bool = False
-    """Whether it stays in force until another event replaces it."""
-    slot: str = ""
-    """For a standing kind: the member of the value, such as the key, by which a later event replaces an earlier one."""
-    lifts: bool = False
-    """For a standing kind: whether the value None ends what is in force."""
-    ends: str = ""
-    """The standing kind that this one ends, such as `pause` for `resume`."""
-    confirmed: bool = False
-    """Whether the value must contain `"yes": true`, because rows are skipped or repeated."""
-    while_running: bool = False
-    """Whether it is refused when the job is known not to be running, because no later start carries it out."""
-    public: bool = True
-    """Whether clients may request it; the job itself writes the others."""
+    value_type: type[BaseModel] | None = None  # the model of its value; None means no value
+    standing: bool = False  # whether it stays in force until another event replaces it
+    slot: str = ""  # standing kind: the member, such as the key, by which a later event replaces an earlier one
+    lifts: bool = False  # for a standing kind: whether the value None ends what is in force
+    ends: str = ""  # the standing kind that this one ends, such as `pause` for `resume`
+    confirmed: bool = False  # whether the value must contain `"yes": true`, because rows are skipped or repeated
+    while_running: bool = False  # whether it is refused when the job is known not to run: no later start carries it out
+    public: bool = True  # whether clients may request it; the job itself writes the others
     example: Json = None
-    """A value, for help texts."""
-    commands: tuple[Command, ...] = ()
-    """Without any, the command is the name of the kind, with the target, and the value in JSON, as arguments."""
+    commands: tuple[Command, ...] = ()  # default: the kind's name, with target and JSON value as arguments
     handle: Callable[[Json], Json] | None = None
     """For a plugin's kind that the driver carries out: called with the value, on a thread of its own. Its return value
     is the event's result; an exception is the reason of its failure."""

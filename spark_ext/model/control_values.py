@@ -20,9 +20,6 @@ from pydantic_core import PydanticCustomError
 from spark_ext.model import json_schemas
 from spark_ext.options import milliseconds
 
-LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "OFF")
-"""Log levels."""
-
 _MOST = 10**15
 
 
@@ -216,8 +213,7 @@ class Renamed(Value):
 
     old: Name
     new: Name
-    lineage: StrictInt
-    """The lineage of the rename; increases with each rename of a job."""
+    lineage: StrictInt  # the lineage of the rename; increases with each rename of a job
 
 
 class Align(Value):
@@ -235,5 +231,4 @@ class Release(Value):
     checkpoint: StrictInt
     void: StrictBool = False
     """Whether the checkpoint was aborted: nothing changes, and its events may be assigned to another one."""
-    withdrawn: StrictBool = False
-    """Whether the event is withdrawn: it never takes effect."""
+    withdrawn: StrictBool = False  # whether the event is withdrawn: it never takes effect

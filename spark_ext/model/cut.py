@@ -19,11 +19,8 @@ from itertools import islice
 from spark_ext.model.checkpoint_plan import NotNow, Reason
 from spark_ext.model.dag import JobGraph, QueryNode
 
-Place = tuple[int, int]
-"""Where a reader is in a partition: the entries that it has read in full, and the rows of the next one."""
-
-EntryRows = Mapping[str, Mapping[int, Mapping[int, int]]]
-"""Rows per exchange, entry and partition, where known."""
+Place = tuple[int, int]  # a reader's place in a partition: entries that it has read in full, rows of the next one
+EntryRows = Mapping[str, Mapping[int, Mapping[int, int]]]  # rows per exchange, entry and partition, where known
 
 
 @dataclass(frozen=True)
@@ -35,8 +32,7 @@ class Position:
     """
 
     partitions: Mapping[int, Place] = field(default_factory=dict)
-    rest: Place | None = None
-    """The place in all partitions that are not named; None if all are, or if nothing was read."""
+    rest: Place | None = None  # the place in all partitions that are not named; None if all are, or if nothing was read
 
     @classmethod
     def behind(cls, entries: int) -> Position:
@@ -63,8 +59,7 @@ class Position:
             yield self.rest
 
 
-START = Position()
-"""Before the first row."""
+START = Position()  # before the first row
 
 
 @dataclass(frozen=True)
@@ -73,38 +68,27 @@ class CommittedEpoch:
 
     number: int
     reads: Mapping[str, Position] = field(default_factory=dict)
-    """Per source that reads an exchange, by its uid."""
-    writes: Mapping[str, int] = field(default_factory=dict)
-    """Per exchange that the query writes, the number of entries there after this epoch. None is missing."""
+    writes: Mapping[str, int] = field(default_factory=dict)  # by exchange, entries after this epoch; none is missing
 
 
 @dataclass(frozen=True)
 class QueryLog:
     """A look at a query: what it had committed at that time."""
 
-    epochs: tuple[CommittedEpoch, ...] = ()
-    """Epochs in Spark's commit log, ascending. Spark removes old ones: only a log with epoch 0 is complete."""
-    finished: bool = False
-    """Its final checkpoint is complete: no epoch follows, and its exchanges are sealed."""
-    sealed: Mapping[str, int] = field(default_factory=dict)
-    """Per exchange that it has sealed, the number of entries there with the seal; one more than those of its last
-    epoch where that is missing."""
-    committed: int = -1
-    """Its newest committed epoch, also if it is not among `epochs`, because it is not known any more; -1: none is."""
-    exact: bool = False
-    """It belongs to the cut with its newest place and with no other, as that of an aligned checkpoint does."""
-    ended: Mapping[str, Position] = field(default_factory=dict)
-    """Of a query that has finished and whose epochs were not looked at, how far it has read: to the end."""
+    epochs: tuple[CommittedEpoch, ...] = ()  # ascending, from Spark's log; only with epoch 0 it is complete
+    finished: bool = False  # its final checkpoint is complete: no epoch follows, and its exchanges are sealed
+    sealed: Mapping[str, int] = field(default_factory=dict)  # by exchange, entries with the seal
+    committed: int = -1  # newest committed epoch, also if it is not in `epochs`; -1: none
+    exact: bool = False  # it belongs to the cut with its newest place only, as in an aligned checkpoint
+    ended: Mapping[str, Position] = field(default_factory=dict)  # how far a finished query without `epochs` has read
 
 
 @dataclass(frozen=True)
 class CutPoint:
     """The place of a query in a cut."""
 
-    epoch: int | None
-    """The last epoch that belongs to the cut; None: it has none yet."""
-    finished: bool = False
-    """The query has finished in the cut; the seals of its exchanges belong to it."""
+    epoch: int | None  # the last epoch that belongs to the cut; None: it has none yet
+    finished: bool = False  # the query has finished in the cut; the seals of its exchanges belong to it
 
 
 @dataclass(frozen=True)
@@ -115,12 +99,9 @@ class InFlight:
     query: str
     source: str
     begin: Position
-    end: int
-    """Entries of the exchange that belong to the cut; the seal is one of them if the producer has finished."""
-    sealed: bool
-    """The end of the exchange belongs to the cut: no row follows those in flight."""
-    rows: int | None
-    """The rows in flight; None if the size of an entry is not known."""
+    end: int  # entries of the exchange that belong to the cut; the seal is one of them if the producer has finished
+    sealed: bool  # the end of the exchange belongs to the cut: no row follows those in flight
+    rows: int | None  # the rows in flight; None if the size of an entry is not known
 
 
 @dataclass(frozen=True)
@@ -128,9 +109,7 @@ class Cut:
     """A consistent cut of a job."""
 
     points: Mapping[str, CutPoint]
-    """Of every query."""
-    in_flight: tuple[InFlight, ...]
-    """Of every consumer of every exchange, also where nothing is in flight; it begins where the consumer is."""
+    in_flight: tuple[InFlight, ...]  # of every consumer of every exchange, also where nothing is in flight
 
 
 @dataclass(frozen=True)
@@ -151,9 +130,8 @@ def cut(graph: JobGraph, logs: Mapping[str, QueryLog], rows: EntryRows | None = 
 
     A gated query belongs to the cut only once those that it waits for have finished there.
 
-    Returns:
-        The cut, or the query that would have to step back to an epoch that Spark has already removed; or one
-        that may not step back, and is at a place that is not consistent with the others'.
+    Without a cut, it returns the query that would have to step back to an epoch that Spark has already removed, or that
+    may not step back and is at a place that is not consistent with the others'.
     """
     states: dict[str, _State] = {}
     for node in graph:
@@ -175,14 +153,10 @@ def release_bound(
 ) -> dict[str, int]:
     """Per exchange the number of entries at its beginning that nobody needs any more.
 
-    Args:
-        newest: the cut of what is committed now. A restart continues from there or later.
-        held: positions that a restore may return to, by query and source: `positions(cut)` of each completed checkpoint
-            that is kept and of each one under way, and the places at which a query has delivered the barrier of an
-            aligned checkpoint that is not complete yet.
-
-    Returns:
-        A number for each exchange. It is 0 for one without consumers: a reader that comes later reads everything.
+    It is 0 for an exchange without consumers: a reader that comes later reads everything. A restart continues from
+    `newest`, the cut of what is committed now, or later. A restore may return to the positions `held`, by query and
+    source: those of each completed checkpoint that is kept and of each one under way, and the places at which a query
+    has delivered the barrier of an aligned checkpoint that is not complete yet.
     """
     kept = keep or {}
     everything = (positions(newest), *held)

@@ -19,8 +19,7 @@ class Reader:
     """A source of a query that reads an exchange."""
 
     exchange: str
-    uid: str
-    """The source's uid; positions are kept under it."""
+    uid: str  # the source's uid; positions are kept under it
 
 
 @dataclass(frozen=True)
@@ -28,12 +27,9 @@ class QueryNode:
     """A query in the graph."""
 
     uid: str
-    reads: tuple[Reader, ...] = ()
-    """Its sources that read exchanges. One exchange may be read more than once, as in a self-join."""
+    reads: tuple[Reader, ...] = ()  # one exchange may be read more than once, as in a self-join
     writes: tuple[str, ...] = ()
-    """Exchanges that it produces."""
-    after: tuple[str, ...] = ()
-    """Queries that must have finished before this one is built."""
+    after: tuple[str, ...] = ()  # queries that must have finished before this one is built
 
 
 @dataclass(frozen=True)
@@ -45,8 +41,7 @@ class JobGraph:
     """
 
     nodes: tuple[QueryNode, ...] = ()
-    order: tuple[str, ...] = field(init=False, compare=False, repr=False)
-    """All queries, each behind its upstreams. Queries that were added behind their upstreams keep their order."""
+    order: tuple[str, ...] = field(init=False, compare=False, repr=False)  # each behind its upstreams
     _nodes: Mapping[str, QueryNode] = field(init=False, compare=False, repr=False)
     _producers: Mapping[str, str] = field(init=False, compare=False, repr=False)
     _consumers: Mapping[str, tuple[tuple[str, Reader], ...]] = field(init=False, compare=False, repr=False)
@@ -105,10 +100,7 @@ class JobGraph:
         return self._downstreams[query]
 
     def descendants(self, query: str) -> tuple[str, ...]:
-        """All queries behind one, through exchanges and gates, in the order of the flow.
-
-        They are what a reset of the query has to reset as well.
-        """
+        """All queries behind one, in the order of the flow: what a reset of it has to reset as well."""
         seen: set[str] = set()
         ahead = [query]
         while ahead:
@@ -126,11 +118,7 @@ class JobGraph:
         return tuple(dict.fromkeys(found))
 
     def layout(self) -> dict[str, tuple[float, float]]:
-        """A place for each query in a picture: columns from the roots to the right, the queries of one spread evenly.
-
-        Returns:
-            x, the length of the longest way from a root, and y, around 0.
-        """
+        """Places in a picture: x, the length of the longest way from a root, and y around 0, evenly in each column."""
         columns: dict[str, int] = {}
         for uid in self.order:
             columns[uid] = max((columns[one] + 1 for one in self.upstreams(uid)), default=0)
@@ -143,11 +131,7 @@ class JobGraph:
         return places
 
     def unfinished_upstreams(self, finished: Iterable[str]) -> tuple[tuple[str, str], ...]:
-        """Where something unfinished is upstream of something finished: a state that no restore may begin from.
-
-        Returns:
-            The edges concerned, as pairs of the unfinished query and the finished one.
-        """
+        """Edges from an unfinished query to a finished one: no restore may begin from such a state."""
         done = set(finished)
         return tuple(
             (upstream, uid)

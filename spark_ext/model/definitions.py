@@ -1,7 +1,4 @@
-"""What a query is made of, as the ledger remembers it from one start to the next. Pure.
-
-Secrets are masked before a definition is made: what is compared is what may be stored.
-"""
+"""What a query is made of, with its secrets masked, as the ledger remembers it. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from enum import Enum
 from typing import Any, Final
 
 VERSION: Final = 1
-"""The version that is written."""
 
 
 class Role(str, Enum):
@@ -20,11 +16,9 @@ class Role(str, Enum):
     __str__ = str.__str__
 
     SOURCE = "source"
-    END = "end of input"
-    """The marker of a watermark."""
+    END = "end of input"  # the marker of a watermark
     SINK = "sink"
-    STATE = "stateful operator"
-    """One of Spark's, which has no uid."""
+    STATE = "stateful operator"  # one of Spark's, which has no uid
 
 
 @dataclass(frozen=True)
@@ -34,25 +28,19 @@ class OperatorDefinition:
     uid: str
     role: Role
     format: str
-    identity: Mapping[str, str] = field(default_factory=dict)
-    """What it reads from or writes to, by option."""
-    options: Mapping[str, str] = field(default_factory=dict)
-    """All options as given, secrets masked."""
+    identity: Mapping[str, str] = field(default_factory=dict)  # what it reads from or writes to, by option
+    options: Mapping[str, str] = field(default_factory=dict)  # all options as given, secrets masked
 
 
 @dataclass(frozen=True)
 class QueryDefinition:
     """A query."""
 
-    operators: tuple[OperatorDefinition, ...]
-    """Those with a uid: sources and markers in the order of the plan, then the sink."""
-    natives: tuple[str, ...] = ()
-    """Descriptions of Spark's own sources, in the order of the plan."""
+    operators: tuple[OperatorDefinition, ...]  # with a uid: sources and markers in the order of the plan, then the sink
+    natives: tuple[str, ...] = ()  # descriptions of Spark's own sources, in the order of the plan
     sink_format: str = ""
     columns: tuple[tuple[str, str], ...] = ()
-    """Name and type of each column of the result."""
-    state: tuple[str, ...] | None = None
-    """Its stateful operators, in the order of the plan; None: not known."""
+    state: tuple[str, ...] | None = None  # its stateful operators, in the order of the plan; None: not known
 
     @property
     def uids(self) -> frozenset[str]:

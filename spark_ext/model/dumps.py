@@ -10,11 +10,8 @@ from spark_ext.failures.labels import FailureType
 from spark_ext.incidents.types import Incident
 from spark_ext.model.stacks import Thread
 
-LONGEST: Final = 8 << 20
-"""Characters of a text of stacks that are kept."""
-
+LONGEST: Final = 8 << 20  # characters of a text of stacks that are kept
 CUT: Final = "\n... cut off here\n"
-"""The end of a text that was too long."""
 
 
 @dataclass(frozen=True)
@@ -22,20 +19,16 @@ class Section:
     """The stacks of one process."""
 
     title: str
-    text: str
-    """The stacks; or, in words, why they could not be taken."""
+    text: str  # the stacks; or, in words, why they could not be taken
 
 
 @dataclass(frozen=True)
 class KeptDump:
     """A dump that is there."""
 
-    name: str
-    """Of its folder: the incident's id."""
-    at: float
-    """When it was taken, s since 1970; 0 if nobody knows."""
-    size: int
-    """Of all its files, bytes."""
+    name: str  # of its folder: the incident's id
+    at: float  # when it was taken, s since 1970; 0 if nobody knows
+    size: int  # of all its files, bytes
 
 
 def is_dumped(incident: Incident) -> bool:
@@ -55,11 +48,7 @@ def seen(evidence: object) -> tuple[Section, ...]:
 
 
 def excess(kept: Iterable[KeptDump], most: int, size: int) -> tuple[str, ...]:
-    """The dumps that have to go, oldest first.
-
-    Args:
-        size: how many bytes they may have together.
-    """
+    """The dumps that have to go, oldest first, so that at most `most` with `size` bytes together are left."""
     left = sorted(kept, key=lambda one: (one.at, one.name))
     gone = []
     while left and (len(left) > most or sum(one.size for one in left) > size):

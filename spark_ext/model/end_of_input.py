@@ -28,19 +28,10 @@ from spark_ext.errors import ConfigurationError
 from spark_ext.model.offsets import VERSION, Json, LoggedOffsets, OffsetKind, check, kind_of
 
 FORMAT: Final = "end_of_input"
-"""Format name of the source."""
-
-UNKNOWN: Final = "?"
-"""Stands in `watches` for a source without a uid: its end cannot be detected, so the marker is never emitted."""
-
-TIME: Final = "end_of_time"
-"""Column of the source: the marker's event time."""
-
-ZERO: Final = "zero"
-"""Column of the source: a zero that Spark's optimizer cannot recognize as a constant."""
-
-EVENT_TIME: Final = "event_time"
-"""Name of the observed metric of each watermark: the greatest event time in an epoch, microseconds since 1970 UTC."""
+UNKNOWN: Final = "?"  # for a source without a uid in `watches`: its end is not detected, the marker never emitted
+TIME: Final = "end_of_time"  # column of the source: the marker's event time
+ZERO: Final = "zero"  # column of the source: a zero that Spark's optimizer cannot recognize as a constant
+EVENT_TIME: Final = "event_time"  # observed metric: greatest event time of an epoch, microseconds since 1970 UTC
 
 END_MICROS: Final = 6_248_568_000_000_000_000
 """The marker's event time, microseconds since 1970 UTC: in the year 199979.
@@ -51,7 +42,6 @@ that Spark can add gaps, delays and intervals to it.
 """
 
 MAX_UID: Final = 128
-"""Longest uid that options accept."""
 
 _POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
 
@@ -61,14 +51,10 @@ class EndOffset:
     """Offset of an `end_of_input` source."""
 
     uid: str
-    marker: int = 0
-    """Number of markers emitted, over all runs."""
-    flushed: bool = False
-    """Whether the epoch after the last marker has been planned; once it is committed, the state is empty."""
-    carried: int = 0
-    """How often an earlier event time was put back, over all runs."""
-    at: int = 0
-    """The last one that was put back, microseconds since 1970 UTC."""
+    marker: int = 0  # number of markers emitted, over all runs
+    flushed: bool = False  # the epoch after the last marker is planned; once it is committed, the state is empty
+    carried: int = 0  # how often an earlier event time was put back, over all runs
+    at: int = 0  # the last one that was put back, microseconds since 1970 UTC
 
     def to_json(self) -> dict[str, Json]:
         """The JSON form."""
@@ -94,10 +80,7 @@ def is_end_of_input_offset(raw: Json) -> bool:
 
 
 def marker_uid(watches: Sequence[str]) -> str:
-    """The uid of a watermark's marker, derived from the uids under it, whatever their order.
-
-    Unique in a query, because a source is under only one watermark.
-    """
+    """The uid of a watermark's marker, derived from the uids under it; a source is under only one watermark."""
     first = min(watches)
     uid = f"{first}~end"
     if len(uid) <= MAX_UID:
@@ -115,11 +98,7 @@ def all_ended(committed: LoggedOffsets, watches: Sequence[str]) -> bool:
 
 
 def next_offset(start: EndOffset, watches: Sequence[str], committed: LoggedOffsets | None, before: int) -> EndOffset:
-    """The end of the epoch being planned; `start` itself if this epoch needs no step of the end of input.
-
-    Args:
-        committed: the newest epoch that Spark has committed; None: none yet.
-    """
+    """The end of the epoch being planned; `start` itself if this epoch needs no step of the end of input."""
     if start.flushed and start.marker > before:
         return start
     if committed is None or not all_ended(committed, watches):

@@ -29,30 +29,21 @@ class StageTime:
     """A stage that has run."""
 
     id: int
-    began: int
-    """When its first task was launched, ms."""
-    ended: int
-    """When its last task had ended, ms."""
-    run_ms: int
-    """How long its tasks ran, all together."""
-    write_ms: int = 0
-    """How long they wrote to shuffles, all together."""
-    reads_shuffle: bool = False
-    """Whether they read rows from a shuffle."""
+    began: int  # when its first task was launched, ms
+    ended: int  # when its last task had ended, ms
+    run_ms: int  # how long its tasks ran, all together
+    write_ms: int = 0  # how long they wrote to shuffles, all together
+    reads_shuffle: bool = False  # whether they read rows from a shuffle
 
 
 @dataclass(frozen=True)
 class PlanTime:
     """What the operators of a plan have measured: sums over the tasks, ms."""
 
-    shuffled: bool = False
-    """Whether it has a shuffle. Its sources are then read by stages before the last one."""
-    reading_user: int = 0
-    """The user's code in the stages that read sources."""
-    later_user: int = 0
-    """The user's code in other stages."""
-    state: int = 0
-    """What operators with state did for it."""
+    shuffled: bool = False  # whether it has a shuffle. Its sources are then read by stages before the last one.
+    reading_user: int = 0  # the user's code in the stages that read sources
+    later_user: int = 0  # the user's code in other stages
+    state: int = 0  # what operators with state did for it
     reading_most: int | None = None
     """The time until the last row was read, or had arrived at the first function, whatever else was done in it; None:
     not measured."""
@@ -63,13 +54,11 @@ class Sample:
     """How the time of one epoch's tasks is shared out, ms by the clock."""
 
     epoch: int
-    jobs: float
-    """As long as any of its Spark jobs was running."""
+    jobs: float  # as long as any of its Spark jobs was running
     reading: float = 0.0
     user_code: float = 0.0
     state: float = 0.0
-    in_function: bool = False
-    """Whether the jobs are started by a function of the user's, whose own code runs between them."""
+    in_function: bool = False  # whether a function of the user's starts the jobs, with its own code between them
 
 
 def attributed(
@@ -80,11 +69,7 @@ def attributed(
     *,
     in_function: bool = False,
 ) -> Sample:
-    """Share out the time of an epoch's jobs.
-
-    Args:
-        jobs: when each began and ended, ms.
-    """
+    """Share out the time of an epoch's jobs, each with the times at which it began and ended, ms."""
     last = max((stage.id for stage in stages), default=-1)
     first = [stage for stage in stages if _reads_sources(stage, plan, last)]
     later = [stage for stage in stages if stage not in first]
@@ -117,12 +102,10 @@ def attributed(
 
 
 def divided(spent: Mapping[str, int], sample: Sample, execution_ms: int | None) -> dict[str, int]:
-    """The parts of an epoch, ms; together exactly what Spark has measured of it.
+    """The parts of an epoch, ms; together exactly what Spark has measured of it, with the proportions of a sample.
 
-    Args:
-        spent: `planning`, `execution` and `log` of the epoch, ms.
-        sample: of this epoch, or of one near it, whose proportions are then taken.
-        execution_ms: `execution` of the epoch of the sample; None: the same as that of this one.
+    `spent` has its `planning`, `execution` and `log`. The sample is of this epoch, or of one near it whose `execution`
+    took `execution_ms`.
     """
     whole = spent.get("execution", 0)
     sampled = whole if execution_ms is None else execution_ms

@@ -10,22 +10,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from spark_ext.model.configuration import SETTINGS, is_read
 from spark_ext.model.control import Delivery, Event, Scope
 from spark_ext.model.control_kinds import kinds
-from spark_ext.model.holds import SETTINGS, is_read
 from spark_ext.model.offsets import Json, SourceOffset
 
 
 class Standing(str, Enum):
     """Whether a query can still obey an event."""
 
-    ABLE = "able"
-    """It runs, or will, and a source of it looks at events."""
-    STOPPED = "stopped"
-    """It has ended in this start; the next one continues."""
+    ABLE = "able"  # it runs, or will, and a source of it looks at events
+    STOPPED = "stopped"  # it has ended in this start; the next one continues
     FINISHED = "finished"
-    BLIND = "blind"
-    """None of its sources looks at events: they are Spark's own, or have ended."""
+    BLIND = "blind"  # None of its sources looks at events: they are Spark's own, or have ended
 
 
 NO_SOURCE = (
@@ -52,31 +49,23 @@ class QueryView:
 
     uid: str
     sources: frozenset[str]
-    """Uids of its channel sources."""
     standing: Standing
     committed: int = -1
-    """The newest committed epoch."""
     ended_sources: frozenset[str] = frozenset()
-    keys: tuple[str, ...] = ()
-    """Keys of the configuration on which its plan depends; none: it is no function of the configuration."""
-    passed: int = 0
-    """The last event that needs no restart of it any more."""
-    since: int = -1
-    """The first epoch with its present plan."""
+    keys: tuple[str, ...] = ()  # keys of the configuration on which its plan depends
+    passed: int = 0  # the last event that needs no restart of it any more
+    since: int = -1  # the first epoch with its present plan
     lineage: int = 1
-    begun: int = 0
-    """The start of the job in which it began."""
+    begun: int = 0  # the start of the job in which it began
 
 
 @dataclass(frozen=True)
 class Rebuilt:
     """A query was restarted for an event."""
 
-    epoch: int
-    """Its first epoch after that."""
+    epoch: int  # its first epoch after that
     took_ms: int
-    completed: int | None = None
-    """The epoch that was interrupted, and completed before."""
+    completed: int | None = None  # the epoch that was interrupted, and completed before
 
     def note(self, query: str) -> str:
         """What there is to say about it."""
@@ -89,14 +78,10 @@ class Progress:
     """An open event that epochs obey."""
 
     event: Event
-    applied: Mapping[str, int] = field(default_factory=dict)
-    """By query, its first epoch with the event."""
-    outcomes: Mapping[str, Step] = field(default_factory=dict)
-    """By query, what its planner has said of the event; without an entry it was obeyed."""
-    rebuilt: Mapping[str, Rebuilt] = field(default_factory=dict)
-    """By query, its restart for the event."""
-    silent: frozenset[str] = frozenset()
-    """Queries among `applied` that say nothing of events in their offsets: they obey by a restart."""
+    applied: Mapping[str, int] = field(default_factory=dict)  # by query, its first epoch with the event
+    outcomes: Mapping[str, Step] = field(default_factory=dict)  # said by its planner; without an entry it was obeyed
+    rebuilt: Mapping[str, Rebuilt] = field(default_factory=dict)  # by query, its restart for the event
+    silent: frozenset[str] = frozenset()  # of `applied`: without events in their offsets, they obey by a restart
 
     def _over(self, query: QueryView) -> bool:
         """Whether an event that is obeyed once was meant for an earlier history of a query, or came before it."""

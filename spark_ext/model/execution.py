@@ -27,16 +27,11 @@ from spark_ext.model.lifecycle import ORDER, State
 class Phase(str, Enum):
     """What a Spark query is busy with, by its status message."""
 
-    STARTING = "Initializing"
-    """It builds its sources."""
-    PLANNING = "Getting offsets"
-    """It asks its sources how far the next epoch reads."""
-    EPOCH = "Processing new data"
-    """It runs an epoch, from the plan to the commit of the sink."""
-    IDLE = "Waiting for"
-    """It waits for data, or for its trigger."""
-    UNKNOWN = ""
-    """It does not run, or says something else."""
+    STARTING = "Initializing"  # it builds its sources
+    PLANNING = "Getting offsets"  # it asks its sources how far the next epoch reads
+    EPOCH = "Processing new data"  # it runs an epoch, from the plan to the commit of the sink
+    IDLE = "Waiting for"  # it waits for data, or for its trigger
+    UNKNOWN = ""  # it does not run, or says something else
 
     @classmethod
     def of(cls, message: str) -> Phase:
@@ -51,25 +46,19 @@ class Tasks:
     """The tasks of the Spark jobs that a query is running."""
 
     running: int = 0
-    waiting: int = 0
-    """They could run, and have no slot."""
+    waiting: int = 0  # they could run, and have no slot
     done: int = 0
-    failed: int = 0
-    """Attempts that Spark has repeated, or will repeat."""
-    last_stage_done: int = 0
-    """Tasks that have completed of the last stage, in which state is kept."""
+    failed: int = 0  # attempts that Spark has repeated, or will repeat
+    last_stage_done: int = 0  # tasks that have completed of the last stage, in which state is kept
 
 
 @dataclass(frozen=True)
 class Cluster:
     """The executors of a Spark application."""
 
-    executors: int
-    """That are registered; in local mode the driver."""
-    slots: int
-    """Tasks that they can run at once."""
-    busy: int
-    """Tasks that they are running, of any query."""
+    executors: int  # that are registered; in local mode the driver
+    slots: int  # tasks that they can run at once
+    busy: int  # tasks that they are running, of any query
 
 
 @dataclass(frozen=True)
@@ -77,37 +66,25 @@ class Look:
     """What Spark says of a query at one moment."""
 
     at: datetime
-    """UTC."""
     phase: Phase
-    tasks: Tasks | None
-    """None: Spark runs no job for it."""
-    cluster: Cluster | None = None
-    """None: unknown."""
+    tasks: Tasks | None  # None: Spark runs no job for it
+    cluster: Cluster | None = None  # None: unknown
 
 
-QUIET_LOOKS: Final = 10
-"""After this number of polls in a row without a Spark job, an epoch is taken to run in the driver alone."""
-
-WAITING_LOOKS: Final = 2
-"""After this number of polls in a row without a slot for its tasks, an epoch is SCHEDULING."""
+QUIET_LOOKS: Final = 10  # polls in a row without a Spark job after which an epoch is taken to run in the driver alone
+WAITING_LOOKS: Final = 2  # polls in a row without a slot for its tasks after which an epoch is SCHEDULING
 
 
 @dataclass(frozen=True)
 class Progress:
     """What is known of a Spark query since its start."""
 
-    stateful: bool = False
-    """Whether it continues from state."""
-    settled: bool = False
-    """Whether it has done what it was started for: committed or run an epoch, or waited for data."""
-    quiet: int = 0
-    """Looks in a row at an epoch without a Spark job."""
-    waiting: int = 0
-    """Looks in a row at tasks without a slot."""
-    waiting_since: datetime | None = None
-    """The first of these."""
+    stateful: bool = False  # whether it continues from state
+    settled: bool = False  # whether it has done what it was started for: committed or run an epoch, or waited for data
+    quiet: int = 0  # looks in a row at an epoch without a Spark job
+    waiting: int = 0  # looks in a row at tasks without a slot
+    waiting_since: datetime | None = None  # the first of these
     look: Look | None = None
-    """The newest."""
 
     def committed(self) -> Progress:
         """An epoch has been committed."""
@@ -142,21 +119,14 @@ class Shown:
 
     state: State
     reason: str = ""
-    since: datetime | None = None
-    """When it began, UTC, if that was before it was noticed."""
-    incident: str | None = None
-    """The incident that its time belongs to; None: that of the state before it, if it is downtime."""
+    since: datetime | None = None  # when it began, UTC, if that was before it was noticed
+    incident: str | None = None  # to which its time belongs; None: that of the state before it, if it is downtime
 
 
 def execution_state(
     lifecycle: State, reason: str, progress: Progress, *, starting: bool = False, paused: bool = False
 ) -> Shown:
-    """What a query does.
-
-    Args:
-        starting: whether Spark is asked to start it.
-        paused: whether a control event keeps its sources from reading.
-    """
+    """What a query does; `starting` while Spark is asked to start it, `paused` if a control event stops its reading."""
     if lifecycle is State.CREATED and starting:
         return Shown(State.DEPLOYING, _deploying(None))
     if lifecycle is not State.RUNNING:
@@ -203,17 +173,13 @@ def current(lifecycle: State, shown: Shown) -> Shown:
 
 
 HEALTHY: Final = (State.RUNNING, State.PAUSED, State.FINISHING)
-"""States of a query that does what it should."""
 
 
 def job_execution(lifecycle: State, queries: Iterable[tuple[str, Shown]], *, ran: bool) -> Shown:
-    """What a job does: the least advanced state of its queries that have not ended.
+    """What a job does: the least advanced state of its queries that are built and have not ended.
 
-    A job that has run is degraded, and RUNNING, while some of its queries do what they should and others do not.
-
-    Args:
-        queries: the uids and states of its queries, without those that are still to be built.
-        ran: whether the job has been RUNNING since its start.
+    A job that has `ran` (been RUNNING since its start) is degraded, and RUNNING, while some of its queries do what they
+    should and others do not.
     """
     left = [(uid, shown) for uid, shown in queries if not shown.state.ended]
     if lifecycle.ended or lifecycle is State.FAILING or not left:

@@ -23,12 +23,9 @@ class Holder:
 
     type: FailureType
     origin: Origin
-    what: str
-    """In words, for people."""
-    frame: Frame | None = None
-    """The innermost frame to blame, if any."""
-    threads: tuple[Thread, ...] = field(default=(), compare=False)
-    """The stacks that say so."""
+    what: str  # in words, for people
+    frame: Frame | None = None  # the innermost frame to blame, if any
+    threads: tuple[Thread, ...] = field(default=(), compare=False)  # the stacks that say so
 
     @property
     def labels(self) -> dict[str, str]:

@@ -15,9 +15,7 @@ from typing import Final
 
 from spark_ext.errors import StateError
 
-OPTION: Final = "spark_ext.identity"
-"""The writer's option; in lower case, as Spark hands options over in lower case."""
-
+OPTION: Final = "spark_ext.identity"  # the writer's option; in lower case, as Spark hands options over in lower case
 _CHECKPOINT: Final = re.compile(r"(?P<state>.+)/queries/(?P<query>[^/]+)/checkpoint/*")
 
 
@@ -26,22 +24,15 @@ class Identity:
     """A sink's place in a started job. Without a job all is empty or 0, and nothing is fenced."""
 
     job: str = ""
-    job_id: str = ""
-    """Drawn at the job's first start."""
+    job_id: str = ""  # drawn at the job's first start
     query: str = ""
-    """The query's uid."""
-    state: str = ""
-    """Path or URI of the job's state directory."""
-    checkpoint: str = ""
-    """Path or URI of Spark's checkpoint directory of the query."""
+    state: str = ""  # path or URI of the job's state directory
+    checkpoint: str = ""  # path or URI of Spark's checkpoint directory of the query
     lineage: int = 0
     incarnation: int = 0
-    start: int = 0
-    """Random number of this start."""
-    samples: bool = False
-    """Whether processes that work for it can be asked for their stacks."""
-    parts: bool = False
-    """Whether its tasks say how long the user's code ran."""
+    start: int = 0  # random number of this start
+    samples: bool = False  # whether processes that work for it can be asked for their stacks
+    parts: bool = False  # whether its tasks say how long the user's code ran
 
     @property
     def in_job(self) -> bool:
@@ -74,7 +65,6 @@ class Identity:
 
 
 OUTSIDE: Final = Identity()
-"""That of a query outside any job."""
 
 ONLY_JOBS: Final = "a job sets it when it starts its queries"
 

@@ -13,14 +13,9 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final, TypeAlias
 
-WINDOW: Final = 600
-"""The number of newest markers that percentiles cover: ten minutes at the default interval."""
-
-MOST_CARRIED: Final = 512
-"""Epochs of a query whose markers wait for readers of its exchange; beyond that they are thinned out."""
-
-MOST_WAITING: Final = 1_024
-"""The number of commits per query that may wait to learn what they read of an exchange; older ones are forgotten."""
+WINDOW: Final = 600  # the number of newest markers that percentiles cover: ten minutes at the default interval
+MOST_CARRIED: Final = 512  # epochs of a query whose markers wait for readers of its exchange; more are thinned out
+MOST_WAITING: Final = 1_024  # commits of a query that wait to learn what they read; older ones are forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +23,7 @@ class Hop:
     """A query that a marker has passed."""
 
     query: str
-    """Its uid."""
-    ms: int
-    """From the source to the commit of this query."""
+    ms: int  # from the source to the commit of this query
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +31,9 @@ class Marker:
     """A marker of a source."""
 
     source: str
-    """Uid of the source."""
-    at: int
-    """When the rows were taken up, ms since 1970 UTC."""
-    hops: tuple[Hop, ...] = ()
-    """The queries that have committed it, in the order of the flow."""
-    way: tuple[str, ...] = ()
-    """Uids of the sources by which it was read from exchanges."""
+    at: int  # when the rows were taken up, ms since 1970 UTC
+    hops: tuple[Hop, ...] = ()  # the queries that have committed it, in the order of the flow
+    way: tuple[str, ...] = ()  # uids of the sources by which it was read from exchanges
 
     @property
     def query(self) -> str:
@@ -62,11 +51,7 @@ class Marker:
         return self.at + self.ms
 
     def committed(self, query: str, at: int) -> Marker:
-        """The marker behind a commit.
-
-        Args:
-            at: when, ms since 1970 UTC. A clock that was set back makes no negative latency.
-        """
+        """The marker behind a commit, ms since 1970 UTC. A clock that was set back makes no negative latency."""
         return replace(self, hops=(*self.hops, Hop(query, max(0, at - self.at))))
 
     def read_by(self, reader: str) -> Marker:
@@ -75,22 +60,14 @@ class Marker:
 
 
 class Sampler:
-    """Chooses the epochs that are marked.
-
-    Args:
-        interval: least time between two markers of a source, ms; 0: a marker for each epoch.
-    """
+    """Chooses the epochs that are marked, at least `interval` ms apart for each source."""
 
     def __init__(self, interval: int) -> None:
         self._interval = interval
         self._last: dict[str, int] = {}
 
     def take(self, source: str, at: int) -> bool:
-        """Whether an epoch is marked.
-
-        Args:
-            at: when it took up rows, ms since 1970 UTC.
-        """
+        """Whether an epoch is marked that took up rows at a time, ms since 1970 UTC."""
         last = self._last.get(source)
         if last is not None and last <= at < last + self._interval:
             return False
@@ -104,7 +81,6 @@ class Passage:
 
     exchange: str
     reader: str
-    """Uid of the source that reads it."""
     begin: int
     end: int
 
@@ -114,13 +90,10 @@ class Commit:
     """An epoch of a query that was committed."""
 
     query: str
-    application: str
-    """Under which the query's exchange knows its epochs; "" if it writes none."""
+    application: str  # under which the query's exchange knows its epochs; "" if it writes none
     epoch: int
-    at: int | None
-    """When, ms since 1970 UTC; None: not known well enough. Its markers end there."""
+    at: int | None  # when, ms since 1970 UTC; None: not known well enough. Its markers end there.
     marked: tuple[Marker, ...] = ()
-    """Markers that were made in it."""
     passages: tuple[Passage, ...] = ()
 
 
@@ -172,8 +145,7 @@ class Flow:
     def arrivals(self, brought: Brought = _unknown) -> list[Marker]:
         """The markers that have passed commits since the last call, those of each query in the order of its commits.
 
-        Args:
-            brought: says what the entries of exchanges are; without it only commits that have read none get on.
+        `brought` says what the entries of exchanges are; without it only commits that have read none get on.
         """
         found: list[Marker] = []
         moved = True
@@ -236,21 +208,14 @@ class Latency:
     """The latency from a source to a query, by one way."""
 
     newest: Marker
-    """The marker that has arrived last."""
-    markers: int
-    """How many have arrived in this run."""
-    p50: int | None = None
-    """ms, of the newest markers; None: they are not kept."""
+    markers: int  # how many have arrived in this run
+    p50: int | None = None  # ms, of the newest markers; None: they are not kept
     p95: int | None = None
     p99: int | None = None
 
 
 class Latencies:
-    """What has arrived, by query, source and way. For one thread at a time.
-
-    Args:
-        keep: whether the newest markers are kept for percentiles; otherwise the last one alone is.
-    """
+    """What has arrived, by query, source and way; the newest markers only if `keep`, else the last. For one thread."""
 
     def __init__(self, *, keep: bool) -> None:
         self._keep = keep
@@ -287,9 +252,5 @@ class Latencies:
 
 
 def percentile(ordered: Sequence[int], percent: int) -> int:
-    """The smallest value that at least this percentage of all values does not exceed.
-
-    Args:
-        ordered: the values, ascending; at least one.
-    """
+    """The smallest of the values, in ascending order, that at least this percentage of all does not exceed."""
     return ordered[ceil(len(ordered) * percent / 100) - 1]

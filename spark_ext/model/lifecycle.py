@@ -17,9 +17,7 @@ class State(str, Enum):
     PAUSED = "PAUSED"
     FINISHING = "FINISHING"
     RESTARTING = "RESTARTING"
-    SUSPENDED = "SUSPENDED"
-    """Of a run that ends with what is there: it has read all of it, and the next run continues. Flink's word for a job
-    that has stopped and not ended."""
+    SUSPENDED = "SUSPENDED"  # has read what was there, in a run that ends with that; Flink's word
     FINISHED = "FINISHED"
     FAILING = "FAILING"
     FAILED = "FAILED"
@@ -86,14 +84,10 @@ def job_state(queries: Iterable[State]) -> State:
 class FinalStep(str, Enum):
     """The steps of a final checkpoint, in their order; each is the status of a row in the ledger's `checkpoints`."""
 
-    COMPLETED = "COMPLETED"
-    """The fact: final offsets and sink epochs are recorded. From here on the query is never started again."""
-    FLAGGED = "FLAGGED"
-    """The finished flags of its channels, sources and of the query, which follow from it, are stored."""
-    ACKNOWLEDGED = "ACKNOWLEDGED"
-    """Sources know that their last epoch is safe, and sinks that no further one comes."""
-    CLOSED = "CLOSED"
-    """The query has stopped and its operators are closed."""
+    COMPLETED = "COMPLETED"  # final offsets and sink epochs are recorded; from here on the query is never started again
+    FLAGGED = "FLAGGED"  # the finished flags of channels, sources and query, which follow from it, are stored
+    ACKNOWLEDGED = "ACKNOWLEDGED"  # sources know that their last epoch is safe, and sinks that no further one comes
+    CLOSED = "CLOSED"  # the query has stopped and its operators are closed
 
 
 def steps_left(done: Mapping[str, object] | Iterable[str]) -> tuple[FinalStep, ...]:

@@ -12,26 +12,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-FIRST: Final = 1
-"""Lineage of a job that was never reset and has no renamed query."""
+FIRST: Final = 1  # lineage of a job that was never reset and has no renamed query
 
 
 @dataclass(frozen=True)
 class LineageEvent:
     """A query, or all, have a new lineage, or a query has a new name."""
 
-    query: str
-    """The query, under its new name if it was renamed; "" for all."""
+    query: str  # the query, under its new name if it was renamed; "" for all
     lineage: int
-    """The new lineage; for a renamed query the one that it keeps."""
-    incarnation: int
-    """The start in which it happened."""
-    renamed_from: str | None = None
-    """The former name of a renamed query; None for a new lineage."""
-    parent: int | None = None
-    """The lineage that a new one continues; None: it starts from scratch."""
-    cut: Mapping[str, int] = field(default_factory=dict)
-    """Per source, the last finish of the parent that counts."""
+    incarnation: int  # the start in which it happened
+    renamed_from: str | None = None  # the former name of a renamed query; None for a new lineage
+    parent: int | None = None  # the lineage that a new one continues; None: it starts from scratch
+    cut: Mapping[str, int] = field(default_factory=dict)  # per source, the last finish of the parent that counts
 
 
 @dataclass(frozen=True)
@@ -39,10 +32,8 @@ class Span:
     """A part of a query's history: rows of this name, written in these incarnations."""
 
     query: str
-    since: int
-    """The first incarnation."""
-    before: int | None = None
-    """The first incarnation that no longer belongs to it; None: all do."""
+    since: int  # the first incarnation
+    before: int | None = None  # the first incarnation that no longer belongs to it; None: all do
 
     def holds(self, query: str, incarnation: int) -> bool:
         """Whether a row belongs to it."""
@@ -55,8 +46,7 @@ class Rename:
 
     old: str
     new: str
-    lineage: int
-    """That the old name has since then. What belongs to the name and is older is the renamed query's."""
+    lineage: int  # that the old name has since then. What belongs to the name and is older is the renamed query's.
 
 
 @dataclass(frozen=True)
@@ -113,11 +103,7 @@ class Lineages:
         return tuple(sorted(found, key=lambda rename: rename.lineage))
 
     def present_name(self, query: str, lineage: int) -> str:
-        """The name that a query has now.
-
-        Args:
-            lineage: the newest one of the job at that time.
-        """
+        """The name that a query has now, given its name while `lineage` was the job's newest one."""
         return self.later_names(query, lineage)[-1]
 
     def later_names(self, query: str, lineage: int) -> tuple[str, ...]:
@@ -144,13 +130,10 @@ class Lineages:
 
 
 def counted(lineage: int, source: str, events: Iterable[LineageEvent]) -> tuple[tuple[int, int | None], ...]:
-    """Which finished flags of a source count in a lineage.
+    """Which finished flags of a source count: by lineage, newest first, up to which finish sequence (None: all).
 
     A lineage that continues an older one keeps its flags up to the cut, and none behind it; that one in turn keeps
     those of its own parent. A source that the cut does not name had finished nothing.
-
-    Returns:
-        Lineages, newest first, each with the last finish sequence that counts; None: all of them.
     """
     parents = {event.lineage: event for event in events if event.renamed_from is None}
     found: list[tuple[int, int | None]] = [(lineage, None)]
@@ -162,3 +145,39 @@ def counted(lineage: int, source: str, events: Iterable[LineageEvent]) -> tuple[
         found.append((event.parent, limit))
         event = parents.get(event.parent)
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A restore that has been completed."""
+
+    lineage: int
+    parent: int | None
+    checkpoint: int | None  # the retained checkpoint from which; None: a savepoint
+
+
+def checkpoint_to_restore(
+    retained: Mapping[int, int], lineage: int, restores: Iterable[Restored]
+) -> tuple[int | None, str]:
+    """The newest checkpoint that serves after the job's state was damaged; or None, and why none does.
+
+    It serves if it is a part of the history that the job continues: taken in the present lineage, or in one that
+    this one continues, before the point where it does. One from which the job has been restored already, and after
+    which it has completed no other, does not: what was damaged then would be damaged again.
+    """
+    by_lineage = {restore.lineage: restore for restore in restores}
+    upto: int | None = None
+    at: int | None = lineage
+    begun = by_lineage.get(lineage)
+    while at is not None:
+        there = [number for number, own in retained.items() if own == at and (upto is None or number <= upto)]
+        if there:
+            newest = max(there)
+            if begun is not None and begun.checkpoint == newest:
+                return None, f"it has been restored from checkpoint {newest}, and has completed none since"
+            return newest, ""
+        link = by_lineage.get(at)
+        if link is None or link.checkpoint is None:
+            break
+        at, upto = link.parent, link.checkpoint if upto is None else min(upto, link.checkpoint)
+    return None, "no checkpoint of its present history is retained"

@@ -29,47 +29,36 @@ VERSION = 2
 class OffsetKind(str, Enum):
     """The kind of source that wrote an offset."""
 
-    CHANNELS = "channels"
-    """A channel source: `SourceOffset`."""
-    END_OF_INPUT = "end_of_input"
-    """The marker of a watermark: `spark_ext.model.end_of_input.EndOffset`."""
+    CHANNELS = "channels"  # a channel source: `SourceOffset`
+    END_OF_INPUT = "end_of_input"  # the marker of a watermark: `spark_ext.model.end_of_input.EndOffset`
 
 
-Json: TypeAlias = Any
-"""A value that JSON preserves: None, bool, int, float, str, or a list or dict of these."""
-
-Position: TypeAlias = Json
-"""A position in a channel; only the source knows its meaning (a row number, a byte, a log offset)."""
+Json: TypeAlias = Any  # a value that JSON preserves: None, bool, int, float, str, or a list or dict of these
+Position: TypeAlias = Json  # only the source knows its meaning (a row number, a byte, a log offset)
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     """A channel that has started and not yet finished."""
 
-    at: Position
-    """The end of what has been planned so far."""
-    data: Json = None
-    """What the source needs to read it again without discovering it again."""
+    at: Position  # the end of what has been planned so far
+    data: Json = None  # what the source needs to read it again without discovering it again
     begin: Position = None
     """Where it started; only in the first offset with the channel, so that a replay does not resolve it again."""
-    new: bool = False
-    """Whether this is the first offset with the channel."""
-    jumped: bool = False
-    """Whether `at` is where a control event has sent it: this epoch reads nothing of it; the next one begins there."""
+    new: bool = False  # whether this is the first offset with the channel
+    jumped: bool = False  # `at` is where a control event has sent it: this epoch reads nothing of it
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
     """A channel that has finished, and whose flag may not be in the ledger yet."""
 
-    sequence: int
-    """Number of the finish within its source, from 1, without gaps."""
+    sequence: int  # number of the finish within its source, from 1, without gaps
     channel: str
     at: Position
     data: Json = None
     begin: Position = None
-    new: bool = False
-    """Whether it also started in this offset."""
+    new: bool = False  # whether it also started in this offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +76,18 @@ class SourceOffset:
     """The state of a source at an epoch boundary."""
 
     uid: str
-    lineage: int = 0
-    """The lineage in which it was planned; 0 outside a job."""
+    lineage: int = 0  # the lineage in which it was planned; 0 outside a job
     running: Mapping[str, Running] = field(default_factory=dict)
     finished: tuple[Finished, ...] = ()
-    confirmed: int = 0
-    """All finishes up to this sequence are in the ledger; besides `finished`, only their flags count."""
-    sequence: int = 0
-    """The last finish sequence assigned."""
-    ended: bool = False
-    """No more rows will ever come: all channels of a bounded source have finished, or it was drained."""
-    drained: bool = False
-    """It ended because the job was drained, not because its input ended."""
-    control: int = 0
-    """The highest control sequence in force."""
-    stamp: str = ""
-    """Name of the stamp that says what is in force (see `model.configuration`); "" before the first event."""
-    final: int = 0
-    """Number of empty epochs added for operators that were not finalized at the end of input."""
-    stage: Json = None
-    """For a source with several stages: the number of the current stage, from 0, and what that stage must remember."""
-    barrier: int = 0
-    """The newest aligned checkpoint whose barrier it carries: what was read up to here belongs to that checkpoint."""
+    confirmed: int = 0  # all finishes up to this sequence are in the ledger; besides `finished`, only their flags count
+    sequence: int = 0  # the last finish sequence assigned
+    ended: bool = False  # no more rows ever: all channels of a bounded source have finished, or it was drained
+    drained: bool = False  # it ended because the job was drained, not because its input ended
+    control: int = 0  # the highest control sequence in force
+    stamp: str = ""  # stamp that says what is in force (see `model.configuration`); "" before the first event
+    final: int = 0  # number of empty epochs added for operators that were not finalized at the end of input
+    stage: Json = None  # of several: number of the current stage, from 0, and what it must remember
+    barrier: int = 0  # newest aligned checkpoint whose barrier it carries: what is read up to here belongs to it
 
     @property
     def of_a_job(self) -> bool:
@@ -177,11 +156,7 @@ def kind_of(raw: Json) -> OffsetKind | None:
 
 
 def check(raw: Mapping[str, Json], kind: OffsetKind, uid: str | None, who: str) -> None:
-    """Raise an error if an offset belongs to another source, or has a version that this release cannot read.
-
-    Args:
-        uid: uid of the reading source; None: any.
-    """
+    """Raise an error if an offset is not of this source (uid None: of any), or this release cannot read its version."""
     version = raw.get("version")
     if version not in range(1, VERSION + 1):
         raise OffsetError(
@@ -210,23 +185,22 @@ def ranges(start: SourceOffset, end: SourceOffset) -> tuple[Range, ...]:
         before = start.running.get(name)
         left.discard(name)
         if before is None and not state.new:
-            raise OffsetError(
-                f"channel '{name}' is in the end of the epoch but neither in its start nor new",
-                operator=f"source '{end.uid}'",
-                kept="nothing of this epoch was read",
-                do=f"restore the checkpoint directory as it was, or discard the history with {RESET}",
-            )
+            raise _torn(f"channel '{name}' is in the end of the epoch but neither in its start nor new", end.uid)
         begin = state.begin if before is None else before.at
         if begin != state.at and not (isinstance(state, Running) and state.jumped):
             out.append(Range(name, state.data, begin, state.at))
     if left:
-        raise OffsetError(
-            f"channels {sorted(left)[:3]} are in the start of the epoch but not in its end",
-            operator=f"source '{end.uid}'",
-            kept="nothing of this epoch was read",
-            do=f"restore the checkpoint directory as it was, or discard the history with {RESET}",
-        )
+        raise _torn(f"channels {sorted(left)[:3]} are in the start of the epoch but not in its end", end.uid)
     return tuple(out)
+
+
+def _torn(what: str, uid: str) -> OffsetError:
+    return OffsetError(
+        what,
+        operator=f"source '{uid}'",
+        kept="nothing of this epoch was read",
+        do=f"restore the checkpoint directory as it was, or discard the history with {RESET}",
+    )
 
 
 def _running_json(state: Running) -> Json:
@@ -262,7 +236,5 @@ class LoggedOffsets:
     """The content of one `offsets/N`."""
 
     epoch: int
-    metadata: dict[str, Any]
-    """Spark's header: `batchWatermarkMs`, `batchTimestampMs` (ms, UTC) and `conf`."""
-    sources: tuple[Any, ...]
-    """One parsed offset per source, in plan order; None for a source that had none yet."""
+    metadata: dict[str, Any]  # Spark's header: `batchWatermarkMs`, `batchTimestampMs` (ms, UTC) and `conf`
+    sources: tuple[Any, ...]  # one parsed offset per source, in plan order; None for a source that had none yet

@@ -1,8 +1,8 @@
 """When an epoch is slow although it moves: pure functions of what was seen of it.
 
 An epoch is slow if it takes many times what its rows usually take. One that is larger may take longer, so one whose
-size is not known (see `epoch_size`) is never slow. Time in which a
-query waits for data, for a slot, or for the end of a pause does not count, and neither does planning.
+size is not known (see `planned_rows`) is never slow. Time in which a query waits for data, for a slot, or for the end
+of a pause does not count, and neither does planning.
 """
 
 from __future__ import annotations
@@ -18,11 +18,8 @@ from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.model.stacks import Sample, certain
 from spark_ext.model.stalls import usual
 
-FLOOR: Final = 30.0
-"""No epoch is slow before this time, s."""
-
-KNOWN: Final = 10
-"""The number of epochs whose duration has to be known."""
+FLOOR: Final = 30.0  # no epoch is slow before this time, s
+KNOWN: Final = 10  # the number of epochs whose duration has to be known
 
 
 @dataclass(frozen=True)
@@ -34,11 +31,7 @@ class Usual:
 
     @classmethod
     def of(cls, recent: Sequence[tuple[int, int]]) -> Usual | None:
-        """What is usual; None: too few epochs are known.
-
-        Args:
-            recent: duration, ms, and rows of recent epochs.
-        """
+        """What is usual by the durations, ms, and rows of recent epochs; None: too few are known."""
         if len(recent) < KNOWN:
             return None
         return cls(usual([ms for ms, _ in recent]), 1000 * usual([rows for _, rows in recent]))
@@ -52,21 +45,13 @@ class Usual:
 class EpochClock:
     """How long a query has worked on its present epoch."""
 
-    epoch: int | None = None
-    """The newest one that is committed."""
-    at: float = 0.0
-    """When it was looked at last, s, monotonic."""
+    epoch: int | None = None  # the newest one that is committed
+    at: float = 0.0  # when it was looked at last, s, monotonic
     worked: float = 0.0
-    """s."""
-    busy: bool = False
-    """Whether it was worked on then."""
+    busy: bool = False  # whether it was worked on then
 
     def after(self, look: Look, epoch: int, now: float) -> EpochClock:
-        """The clock after a further look.
-
-        Args:
-            epoch: the newest one that is committed.
-        """
+        """The clock after a further look; `epoch` is the newest one that is committed."""
         tasks = look.tasks
         waits = tasks is not None and tasks.running == 0 and tasks.waiting > 0
         busy = look.phase is Phase.EPOCH and not waits
@@ -76,12 +61,7 @@ class EpochClock:
 
 
 def is_slow(worked: float, known: Usual | None, rows: float, factor: float) -> bool:
-    """Whether an epoch takes too long for its rows.
-
-    Args:
-        worked: how long it has been worked on, s.
-        rows: that it has; 0: as if it were small.
-    """
+    """Whether an epoch with these rows (0: as if it were small) takes too long, after `worked` s."""
     if known is None or factor <= 0:
         return False
     return worked >= max(FLOOR, factor * known.expected(rows))
@@ -91,33 +71,22 @@ def is_slow(worked: float, known: Usual | None, rows: float, factor: float) -> b
 class SlowEpoch:
     """An epoch that is slow."""
 
-    seconds: float
-    """That it has taken so far."""
-    expected: float
-    """That its rows usually take, s."""
-    rows: int
-    """That it has."""
-    holder: Holder
-    """What it is in, most of the time."""
+    seconds: float  # that it has taken so far
+    expected: float  # that its rows usually take, s
+    rows: int  # that it has
+    holder: Holder  # what it is in, most of the time
 
 
 def slowed_by(phase: Phase, samples: Sequence[Sample]) -> Holder:
-    """What an epoch is in that moves slowly: what most of the samples say.
-
-    Args:
-        samples: one after another; at least one.
-    """
+    """What an epoch is in that moves slowly: what most of the samples say."""
     found = [holder(phase, certain(one)) for one in samples]
     counts = {one: sum((one.type, one.origin) == (other.type, other.origin) for other in found) for one in found}
     # Of two that are as frequent the user's own line says most; of equal ones the newest is as good as any.
     return max(reversed(found), key=lambda one: (counts[one], one.origin is Origin.USER))
 
 
-NEEDED: Final = 5
-"""The number of epochs whose rows and advance both have to be known."""
-
-ALIKE: Final = 1.25
-"""Rows by advance may differ so much among epochs."""
+NEEDED: Final = 5  # the number of epochs whose rows and advance both have to be known
+ALIKE: Final = 1.25  # rows by advance may differ so much among epochs
 
 _OTHERS: Final = ("logOffset", "reservoirVersion")
 """In the offsets of Spark's files and of Delta: they count files and commits of any size."""

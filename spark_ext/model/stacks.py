@@ -18,12 +18,9 @@ class Thread:
     """The stack of one thread."""
 
     name: str
-    frames: tuple[Frame, ...] = ()
-    """Innermost first."""
-    runs: bool = False
-    """Whether it uses a processor, according to its JVM."""
-    cpu: float | None = field(default=None, compare=False)
-    """CPU time so far, s, of a thread of the driver's Python process; None: unknown."""
+    frames: tuple[Frame, ...] = ()  # innermost first
+    runs: bool = False  # whether it uses a processor, according to its JVM
+    cpu: float | None = field(default=None, compare=False)  # so far, s, of a thread of the driver's Python
 
 
 @dataclass(frozen=True)
@@ -32,19 +29,13 @@ class WorkerSample:
 
     host: str
     pid: int
-    role: str
-    """`task`, `planner` or `committer`."""
-    uid: str = ""
-    """Of the source or sink, if it is one's planner or committer."""
-    cpu: float = 0.0
-    """CPU time so far, s."""
-    switches: int = 0
-    """How often it has waited so far."""
+    role: str  # `task`, `planner` or `committer`
+    uid: str = ""  # of the source or sink, if it is one's planner or committer
+    cpu: float = 0.0  # CPU time so far, s
+    switches: int = 0  # how often it has waited so far
     threads: tuple[Thread, ...] = ()
-    no_stack: str = ""
-    """Why it could not be asked for its stack; "" if it was."""
-    alone: bool = True
-    """Whether it works for this query, or else for any of several that run."""
+    no_stack: str = ""  # why it could not be asked for its stack; "" if it was
+    alone: bool = True  # whether it works for this query, or else for any of several that run
 
     @property
     def who(self) -> str:
@@ -58,20 +49,14 @@ class Sample:
     """What was seen of a query at one moment."""
 
     workers: tuple[WorkerSample, ...] = ()
-    driver: tuple[Thread, ...] = ()
-    """The thread that runs the query in the driver's JVM."""
-    python: tuple[Thread, ...] = ()
-    """Threads of the driver's Python process that the JVM has called."""
-    tasks: tuple[Thread, ...] = ()
-    """Threads of executors that run its tasks."""
+    driver: tuple[Thread, ...] = ()  # the thread that runs the query in the driver's JVM
+    python: tuple[Thread, ...] = ()  # threads of the driver's Python process that the JVM has called
+    tasks: tuple[Thread, ...] = ()  # threads of executors that run its tasks
     silent: tuple[str, ...] = ()
-    """Executors that do not answer."""
-    no_stacks: str = ""
-    """Why Python workers that may work for it could not be asked for their stacks; "" if all were."""
+    no_stacks: str = ""  # why Python workers that may work for it could not be asked for their stacks; "" if all were
 
 
-BUSY: Final = 0.02
-"""The share of a processor that counts as progress."""
+BUSY: Final = 0.02  # the share of a processor that counts as progress
 
 _THREAD: Final = re.compile(
     r"^(?:Current thread|Thread) (?P<name>0x[0-9a-f]+(?: \[[^\]]*\])?) \(most recent call first\):"

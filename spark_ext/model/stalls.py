@@ -14,26 +14,14 @@ from typing import Final
 from spark_ext.model.execution import Look, Phase
 from spark_ext.model.stacks import BUSY, Sample, Thread
 
-SHORTEST: Final = 5.0
-"""A query that moves in shorter epochs is not stuck before this time, s."""
-
-FIRST: Final = 60.0
-"""Before the first epoch of a start has been committed, nothing is known of how long one takes, s."""
-
-USUAL: Final = 2.0
-"""A query is examined after this multiple of its expected epoch."""
-
-WEAK: Final = 6
-"""A process that wakes up now and then and does next to nothing is stuck after this multiple of the patience."""
+SHORTEST: Final = 5.0  # a query that moves in shorter epochs is not stuck before this time, s
+FIRST: Final = 60.0  # before the first epoch of a start has been committed, nothing is known of how long one takes, s
+USUAL: Final = 2.0  # a query is examined after this multiple of its expected epoch
+WEAK: Final = 6  # a process that only wakes up now and then is stuck after this multiple of the patience
 
 
 def patience(recent_ms: Sequence[int], fixed: float | None) -> float:
-    """How long a query may make no progress, s.
-
-    Args:
-        recent_ms: durations of its recent epochs, ms.
-        fixed: a time that the user has set, s.
-    """
+    """How long a query may make no progress, s, by durations of recent epochs, ms, or as the user has `fixed` it."""
     if fixed is not None:
         return fixed
     return max(SHORTEST, USUAL * usual(recent_ms)) if recent_ms else FIRST
@@ -42,19 +30,13 @@ def patience(recent_ms: Sequence[int], fixed: float | None) -> float:
 def weak_patience(limit: float, expected: float | None) -> float:
     """How long a query may make next to no progress, s: a large epoch of a function that mostly waits looks like that.
 
-    Args:
-        limit: how long it may make none, s.
-        expected: duration of an epoch with its rows, s; None: unknown.
+    `limit` is how long it may make none, and `expected` what an epoch with its rows takes, s.
     """
     return max(WEAK * limit, USUAL * (expected or 0.0))
 
 
 def usual(recent_ms: Sequence[int]) -> float:
-    """How long an epoch usually takes, s: three quarters of the recent ones took no longer.
-
-    Args:
-        recent_ms: durations, ms; not empty.
-    """
+    """How long an epoch usually takes, s: three quarters of the recent ones, given in ms, took no longer."""
     return sorted(recent_ms)[(3 * len(recent_ms) - 1) // 4] / 1000
 
 
@@ -76,15 +58,10 @@ class StallClock:
     """How long a query has made no progress."""
 
     marks: Marks | None = None
-    since: float = 0.0
-    """The last progress, s, monotonic."""
+    since: float = 0.0  # the last progress, s, monotonic
 
     def after(self, look: Look, marks: Marks, now: float, *, paused: bool) -> StallClock:
-        """The clock after a further look.
-
-        Args:
-            paused: whether a control event keeps the sources from reading.
-        """
+        """The clock after a further look; `paused` if a control event keeps the sources from reading."""
         waits = look.tasks is not None and look.tasks.running == 0 and look.tasks.waiting > 0
         not_stuck = look.phase in (Phase.IDLE, Phase.UNKNOWN) or waits or (paused and look.tasks is None)
         if self.marks != marks or not_stuck:
@@ -142,7 +119,6 @@ def _cpu_of_driver(before: Sequence[Thread], after: Sequence[Thread]) -> float:
 
 
 _WAITS: Final = ("socketRead", "SocketDispatcher", "UnixDomainSockets", "poll", "epollWait", "park", "wait")
-"""Methods in which a thread waits for a socket or another thread."""
 
 _FILES: Final = ("read0", "pread0", "readBytes", "write0", "pwrite0", "writeBytes", "force0", "open0", "stat0", "list0")
 """Those in which it uses a file."""

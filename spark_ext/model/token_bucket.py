@@ -7,17 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
-_TINY: Final = 1e-6
-"""Tolerance for the sum of many steps that falls short of a whole number."""
+_TINY: Final = 1e-6  # tolerance for the sum of many steps that falls short of a whole number
 
 
 class TokenBucket:
-    """The tokens of one limit.
-
-    Args:
-        now: s of a clock that never goes back, as in `fill`.
-        least: fewer tokens than this are not handed out.
-    """
+    """The tokens of one limit, at least `least` at a time; all times are s of a clock that never goes back."""
 
     def __init__(self, rate: float, now: float, *, burst: float, least: float = 1.0, held: float = 0.0) -> None:
         self._rate, self._at = rate, now
@@ -27,8 +21,7 @@ class TokenBucket:
     def fill(self, now: float, most_s: float = 0.0) -> int:
         """Add what has accrued since the last call, and return how many tokens may be used; 0 if fewer than `least`.
 
-        Args:
-            most_s: the most that it may hold, s of its rate, if that is more than `burst`.
+        It holds `burst`, or the tokens of `most_s` seconds if that is more.
         """
         accrued = max(0.0, now - self._at) * self._rate
         self._held = min(self._held + accrued, max(self._burst, self._rate * most_s))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.control.stamps import FOLDER
 from spark_ext.errors import ConfigurationError
-from spark_ext.model.holds import ALL, SETTINGS
+from spark_ext.model.configuration import ALL, SETTINGS
 from spark_ext.queries.spec import QueryBuild, QuerySpec, query_spec
 from spark_ext.queries.writer_checks import NOTHING_STARTED
 from spark_ext.spark.backend.kinds import backend_of

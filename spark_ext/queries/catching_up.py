@@ -1,4 +1,4 @@
-"""A query that ends with what is there: when it has caught up, and what is done then. See `model.until`."""
+"""A query that ends with what is there: when it has caught up, and what is done then. See `model.restarts`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.model.until import Upstream
+from spark_ext.model.restarts import Upstream
 
 if TYPE_CHECKING:
     from spark_ext.model.offsets import LoggedOffsets

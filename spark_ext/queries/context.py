@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spark_ext.exchange.consumers import Consumer
     from spark_ext.ledger import Incarnation
     from spark_ext.ledger.write_behind import WriteBehind
-    from spark_ext.model.until import UntilNow
+    from spark_ext.model.restarts import UntilNow
     from spark_ext.settings import JobSettings
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import ConfigurationError
+from spark_ext.model.configuration import ALL, SETTINGS
 from spark_ext.model.definitions import OperatorDefinition, QueryDefinition, Role
 from spark_ext.model.end_of_input import FORMAT as END_OF_INPUT
-from spark_ext.model.holds import ALL, SETTINGS
 from spark_ext.options import UID
 from spark_ext.queries import operators
 from spark_ext.queries.writer_checks import (
@@ -57,7 +57,7 @@ class QueryBuild:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Keys whose change calls for a restart; see `model.holds.is_read`."""
+        """Keys whose change calls for a restart; see `model.configuration.is_read`."""
         return (SETTINGS, *sorted(self.read))
 
     def differs(self, values: Mapping[str, Json]) -> bool:

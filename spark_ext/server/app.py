@@ -18,7 +18,7 @@ from spark_ext.server import answers
 from spark_ext.server.bodies import body_schema
 from spark_ext.server.control_routes import control_routes
 from spark_ext.server.guard import caller_of
-from spark_ext.server.job_routes import job_routes
+from spark_ext.server.job_routes import job_routes, summary
 from spark_ext.server.limits import Slots
 from spark_ext.server.page_routes import page_routes
 from spark_ext.server.problems import Problem, ProblemBody, documented
@@ -36,11 +36,7 @@ log = logger("spark_ext.server")
 def create_app(
     jobs: ServedJobs, limits: Limits, version: str, metrics: Callable[[], JobMetrics | None] = lambda: None
 ) -> FastAPI:
-    """The application, without what guards it.
-
-    Args:
-        metrics: returns those of the job that runs in this process, if any.
-    """
+    """The application, without what guards it; `metrics` are those of the job that runs in this process, if any."""
     app = FastAPI(
         title="spark-ext",
         version=version,
@@ -60,6 +56,16 @@ def create_app(
     )
     def ready() -> dict[str, Any]:
         return {"status": "ready", "jobs": [name for name in (job.known().name for job in jobs.all) if name]}
+
+    @app.get(
+        "/v1/jobs",
+        response_model=answers.JobList,
+        responses=documented(),
+        tags=["jobs"],
+        summary="All jobs of this server",
+    )
+    def all_jobs() -> dict[str, Any]:
+        return {"jobs": [summary(known) for known in (job.known() for job in jobs.all) if known.name]}
 
     @app.get("/openapi.json", include_in_schema=False)
     def description() -> Response:
@@ -160,11 +166,7 @@ _ANSWER: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def metrics_routes(metrics: Callable[[], JobMetrics | None]) -> APIRouter:
-    """The route.
-
-    Args:
-        metrics: returns those of the job that runs in this process, if any.
-    """
+    """The route of the metrics of a job."""
     router = APIRouter(tags=["server"])
 
     @router.get("/metrics", response_class=Response, responses=_ANSWER | documented(), summary="Metrics for Prometheus")

@@ -30,12 +30,8 @@ TYPES: Final[Mapping[str, str]] = {
     "svg": "image/svg+xml",
 }
 
-INDEX: Final = "index.html"
-"""The page itself; the other files are below `/page/`."""
-
-MAIN: Final = "main.js"
-"""The module that imports the others."""
-
+INDEX: Final = "index.html"  # the page itself; the other files are below `/page/`
+MAIN: Final = "main.js"  # the module that imports the others
 COMMON: Final = "base-uri 'none'; form-action 'none'; object-src 'none'; require-trusted-types-for 'script'"
 
 POLICY: Final = (
@@ -140,11 +136,8 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-POINTS: Final = 40_000
-"""Points of all series together: a file is loaded once, and nothing more can be asked for."""
-
-DETAILS: Final = 200
-"""Maximum number of incidents, the newest ones, that are included with their evidence."""
+POINTS: Final = 40_000  # points of all series together: a file is loaded once, and nothing more can be asked for
+DETAILS: Final = 200  # maximum number of incidents, the newest ones, that are included with their evidence
 
 
 def documents(facts: Facts, now: datetime) -> dict[str, Any]:

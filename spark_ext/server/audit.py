@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.errors import SparkExtError
@@ -17,11 +18,8 @@ if TYPE_CHECKING:
 
 log = logger("spark_ext.server")
 
-BEHIND: Final = 1.0
-"""How long a row may wait, s."""
-
-MOST: Final = 10_000
-"""Rows that may wait; further ones are counted, not kept."""
+BEHIND: Final = 1.0  # how long a row may wait, s
+MOST: Final = 10_000  # rows that may wait; further ones are counted, not kept
 
 
 class Audit:
@@ -40,16 +38,7 @@ class Audit:
 
     def put(self, row: ControlRequestRow) -> None:
         """Write a row within a second or so. Its texts are masked."""
-        shown = ControlRequestRow(
-            at=row.at,
-            requested_by=row.requested_by,
-            origin=row.origin,
-            method=_text(row.method, 20),
-            path=_text(row.path, 500),
-            status=row.status,
-            event_id=row.event_id,
-            reason=_text(row.reason, 1_000),
-        )
+        shown = replace(row, method=_text(row.method, 20), path=_text(row.path, 500), reason=_text(row.reason, 1_000))
         with self._wake:
             if len(self._rows) >= MOST or self._closed:
                 self._dropped += 1

@@ -23,11 +23,8 @@ from spark_ext.server.problems import Problem
 if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
 
-DEPTH: Final = 64
-"""Deepest nesting of a body."""
-
-DRAINED: Final = 16
-"""How much of an oversized body is read and discarded, as a multiple of the limit."""
+DEPTH: Final = 64  # deepest nesting of a body
+DRAINED: Final = 16  # how much of an oversized body is read and discarded, as a multiple of the limit
 
 _UNFIT: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """What Delta cannot store: half of a surrogate pair; and what nobody can read: control characters."""

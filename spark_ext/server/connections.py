@@ -35,10 +35,8 @@ def bounded(listener: Listener, limits: Limits) -> type[asyncio.Protocol]:
     """The protocol of the connections of a listener."""
 
     class Bounded(HttpToolsProtocol):
-        _headers = True
-        """Whether those of a request are still to come."""
-        _size = 0
-        """Bytes of the message so far."""
+        _headers = True  # whether those of a request are still to come
+        _size = 0  # bytes of the message so far
         _due: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:

@@ -29,22 +29,20 @@ from spark_ext.server.problems import Problem, documented
 if TYPE_CHECKING:
     from spark_ext.server.served import ServedJob, ServedJobs
 
-LONGEST_WAIT = 60
-"""Longest time that a long poll may wait, s."""
-
+LONGEST_WAIT = 60  # longest time that a long poll may wait, s
 Values = Annotated[list[str] | None, Query(max_length=50)]
 
 
 def control_routes(jobs: ServedJobs, limits: Limits, slots: Slots) -> APIRouter:
     """The routes."""
-    router = APIRouter(prefix="/v1/jobs/{job}", tags=["control"])
+    router = APIRouter(prefix="/v1/jobs/{job}", tags=["control"], responses=documented(409))
 
     @router.post(
         "/control",
         status_code=202,
         response_model=answers.AcceptedAnswer,
         responses={
-            **documented(409, 413, 415),
+            **documented(413, 415),
             202: {
                 "description": "The event is in the ledger, and survives any crash.",
                 "headers": {"Location": {"description": "Address of the event.", "schema": {"type": "string"}}},
@@ -85,7 +83,6 @@ def control_routes(jobs: ServedJobs, limits: Limits, slots: Slots) -> APIRouter:
     @router.get(
         "/control",
         response_model=answers.EventPage,
-        responses=documented(409),
         summary="Control events, newest first; filters are combined with AND",
     )
     def listed(
@@ -108,10 +105,7 @@ def control_routes(jobs: ServedJobs, limits: Limits, slots: Slots) -> APIRouter:
     @router.get(
         "/control/stream",
         response_class=StreamingResponse,
-        responses={
-            **documented(409),
-            200: {"description": "One message per change of an event.", "content": {"text/event-stream": {}}},
-        },
+        responses={200: {"description": "One message per change of an event.", "content": {"text/event-stream": {}}}},
         summary="Follow control events, as server-sent events",
     )
     async def stream(
@@ -124,23 +118,11 @@ def control_routes(jobs: ServedJobs, limits: Limits, slots: Slots) -> APIRouter:
     ) -> Response:
         served, _ = await run_in_threadpool(jobs.find, job)
         changes = await run_in_threadpool(Changes, served.history, after, last_event_id)
-        key = caller_of(http.scope).name
-        if not slots.take(key):
-            raise _too_many()
-
-        async def held() -> AsyncIterator[bytes]:
-            try:
-                async for message in messages(served, changes):
-                    yield message
-            finally:
-                slots.give(key)
-
-        return StreamingResponse(held(), media_type="text/event-stream")
+        return streamed(slots, caller_of(http.scope).name, messages(served, changes))
 
     @router.get(
         "/control/{event_id}",
         response_model=answers.EventAnswer,
-        responses=documented(409),
         summary="A control event; wait delays the answer until its final status, or for that time",
     )
     async def one(
@@ -157,12 +139,7 @@ def control_routes(jobs: ServedJobs, limits: Limits, slots: Slots) -> APIRouter:
                 raise _too_many()
             return JSONResponse((await _waited(http, served, event_id, wait)).to_json())
 
-    @router.get(
-        "/config",
-        response_model=answers.ConfigAnswer,
-        responses=documented(409),
-        summary="The configuration of an epoch",
-    )
+    @router.get("/config", response_model=answers.ConfigAnswer, summary="The configuration of an epoch")
     def config(
         job: JobName,
         query: Annotated[str, Query(description="Uid of the query.", max_length=200)],
@@ -178,9 +155,7 @@ def control_routes(jobs: ServedJobs, limits: Limits, slots: Slots) -> APIRouter:
             raise Problem(404, "not_found", what, do, operator=f"job '{known.name}'", kept="nothing was changed")
         return JSONResponse(found.to_json())
 
-    @router.get(
-        "/kinds", response_model=answers.KindList, responses=documented(409), summary="The kinds of control events"
-    )
+    @router.get("/kinds", response_model=answers.KindList, summary="The kinds of control events")
     def all_kinds(job: JobName) -> dict[str, Any]:
         jobs.find(job)
         return {"kinds": [one.described() for one in kinds().values() if one.public]}
@@ -208,6 +183,21 @@ async def _waited(http: HttpRequest, served: ServedJob, event_id: str, seconds: 
         await served.watcher.change(seen, min(left, 5.0))
 
 
+def streamed(slots: Slots, key: str, messages: AsyncIterator[bytes]) -> Response:
+    """Server-sent events, which hold a slot until the client has gone."""
+    if not slots.take(key):
+        raise _too_many()
+
+    async def held() -> AsyncIterator[bytes]:
+        try:
+            async for message in messages:
+                yield message
+        finally:
+            slots.give(key)
+
+    return StreamingResponse(held(), media_type="text/event-stream")
+
+
 def _too_many() -> Problem:
     return Problem(
         429, "waiting", "too many requests are waiting for changes", "close some, or poll", headers={"Retry-After": "5"}
@@ -216,8 +206,7 @@ def _too_many() -> Problem:
 
 log = logger("spark_ext.server")
 
-HEARTBEAT: Final = 15.0
-"""Time after which a comment is sent, s: proxies close idle connections, and a client that has gone is noticed."""
+HEARTBEAT: Final = 15.0  # s; proxies close idle connections, and a client that has gone is noticed
 
 
 async def messages(served: ServedJob, changes: Changes) -> AsyncIterator[bytes]:

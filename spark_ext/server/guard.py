@@ -26,15 +26,9 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-OPEN: Final = frozenset({"/health"}) | assets.paths()
-"""Paths that need no token: the files of the page contain no data."""
-
-CALLER: Final = "spark_ext.caller"
-"""Where a route finds who calls."""
-
-ADMITTED: Final = "spark_ext.admitted"
-"""Where a connection leaves what is to be called once a request has shown a valid token."""
-
+OPEN: Final = frozenset({"/health"}) | assets.paths()  # paths that need no token: the files of the page contain no data
+CALLER: Final = "spark_ext.caller"  # where a route finds who calls
+ADMITTED: Final = "spark_ext.admitted"  # where a connection leaves what to call once a request has shown a valid token
 HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 NO_CONTENT: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 """For all but the files of the page, which have a policy of their own."""
@@ -48,8 +42,7 @@ class Caller:
     address: str
     event_id: str | None = None
     reason: str = ""
-    control: bool = field(default=False)
-    """Whether it asks for a change."""
+    control: bool = field(default=False)  # whether it asks for a change
 
     @property
     def name(self) -> str:
@@ -90,8 +83,7 @@ def _is_address(name: str) -> bool:
 class Guard:
     """An ASGI application in front of another one.
 
-    Args:
-        audit: gets the row of each request that asks for a change or is refused, with the job that its path names.
+    `audit` gets the row of each request that asks for a change or is refused, with the job that its path names.
     """
 
     def __init__(

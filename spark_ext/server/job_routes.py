@@ -38,29 +38,18 @@ def summary(known: KnownJob) -> dict[str, Any]:
 
 def job_routes(jobs: ServedJobs) -> APIRouter:
     """The routes."""
-    router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+    router = APIRouter(prefix="/v1/jobs/{job}", tags=["jobs"], responses=documented(409))
 
-    @router.get("", response_model=answers.JobList, responses=documented(), summary="All jobs of this server")
-    def all_jobs() -> dict[str, Any]:
-        return {"jobs": [summary(known) for known in (job.known() for job in jobs.all) if known.name]}
-
-    @router.get(
-        "/{job}", response_model=answers.JobStatusAnswer, responses=documented(409), summary="The status of a job"
-    )
+    @router.get("", response_model=answers.JobStatusAnswer, summary="The status of a job")
     def status(job: JobName) -> dict[str, Any]:
         served, _ = jobs.find(job)
         return status_from(served.page.facts()).to_json()
 
-    @router.get(
-        "/{job}/epochs",
-        response_model=answers.Rows,
-        responses=documented(409),
-        summary="Committed epochs, newest first",
-    )
+    @router.get("/epochs", response_model=answers.Rows, summary="Committed epochs, newest first")
     def epochs(job: JobName, query: QueryUid = None, cursor: Cursor = None, limit: Limit = 100) -> dict[str, Any]:
         return rows.page(jobs.find(job)[0].ledger, rows.EPOCHS, {"query": query}, cursor, limit)
 
-    @router.get("/{job}/finished", response_model=answers.Rows, responses=documented(409), summary="Finished flags")
+    @router.get("/finished", response_model=answers.Rows, summary="Finished flags")
     def finished(
         job: JobName,
         query: QueryUid = None,
@@ -72,9 +61,7 @@ def job_routes(jobs: ServedJobs) -> APIRouter:
         wanted = {"query": query, "source": source, "kind": kind}
         return rows.page(jobs.find(job)[0].ledger, rows.FINISHED, wanted, cursor, limit)
 
-    @router.get(
-        "/{job}/checkpoints", response_model=answers.Rows, responses=documented(409), summary="Steps of checkpoints"
-    )
+    @router.get("/checkpoints", response_model=answers.Rows, summary="Steps of checkpoints")
     def checkpoints(
         job: JobName,
         query: QueryUid = None,
@@ -86,7 +73,7 @@ def job_routes(jobs: ServedJobs) -> APIRouter:
         wanted = {"query": query, "kind": kind, "status": status}
         return rows.page(jobs.find(job)[0].ledger, rows.CHECKPOINTS, wanted, cursor, limit)
 
-    @router.get("/{job}/incidents", response_model=answers.Rows, responses=documented(409), summary="Notable events")
+    @router.get("/incidents", response_model=answers.Rows, summary="Notable events")
     def incidents(
         job: JobName,
         operator: Annotated[str | None, Query(description="Where it happened.", max_length=300)] = None,

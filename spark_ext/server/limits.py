@@ -16,37 +16,21 @@ from spark_ext.model.token_bucket import TokenBucket
 class Limits:
     """What the server allows."""
 
-    body_bytes: int = 128 * 1024
-    """Largest body of a request."""
-    rate: float = 500.0
-    """Requests per second of one token, on average."""
-    burst: int = 1_000
-    """Requests of one token that may come at once after a quiet time."""
-    change_rate: float = 10.0
-    """Of these, control events per second of one token, on average: each may make an epoch, and is kept."""
-    change_burst: int = 200
-    """Control events of one token that may come at once after a quiet time."""
-    refused_rate: float = 5.0
-    """Requests per second of one address without a valid token, on average."""
-    refused_burst: int = 50
-    """The same, at once."""
-    refusal_seconds: float = 1.0
-    """How long the answer 429 is held back, s: who sends again at once takes no time from the job."""
-    refusals_held: int = 256
-    """Such answers that are held back at once."""
-    waiting: int = 64
-    """Long polls and streams at once."""
-    waiting_each: int = 16
-    """Long polls and streams of one token at once."""
-    body_seconds: float = 30.0
-    """How long a body may take to arrive, s."""
-    connections: int = 256
-    """Connections at once; at most a quarter of the process's descriptors. A further one replaces the oldest without
-    an admitted request."""
-    header_bytes: int = 32 * 1024
-    """Largest headers of a request, with its first line; a connection with larger ones is closed."""
-    header_seconds: float = 10.0
-    """How long they may take to arrive, s."""
+    body_bytes: int = 128 * 1024  # largest body of a request
+    rate: float = 500.0  # requests per second of one token, on average
+    burst: int = 1_000  # requests of one token that may come at once after a quiet time
+    change_rate: float = 10.0  # control events per second of one token, on average: each may make an epoch, and is kept
+    change_burst: int = 200  # control events of one token that may come at once after a quiet time
+    refused_rate: float = 5.0  # requests per second of one address without a valid token, on average
+    refused_burst: int = 50  # the same, at once
+    refusal_seconds: float = 1.0  # how long the answer 429 is held back, s: who sends again at once takes no time
+    refusals_held: int = 256  # such answers that are held back at once
+    waiting: int = 64  # long polls and streams at once
+    waiting_each: int = 16  # long polls and streams of one token at once
+    body_seconds: float = 30.0  # how long a body may take to arrive, s
+    connections: int = 256  # or a quarter of the process's descriptors; another one replaces the oldest not admitted
+    header_bytes: int = 32 * 1024  # of a request, with its first line; a connection with larger ones is closed
+    header_seconds: float = 10.0  # how long they may take to arrive, s
 
 
 class Buckets:
@@ -57,14 +41,7 @@ class Buckets:
         self._by_key: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def take(self, key: str, now: float | None = None) -> float:
-        """Take one.
-
-        Args:
-            now: s of a clock that never goes back; None: read it.
-
-        Returns:
-            0.0 when there was one, else the time until there is, s.
-        """
+        """Take one; returns 0.0 when there was one, else the time until there is, s."""
         now = time.monotonic() if now is None else now
         bucket = self._by_key.pop(key, None) or TokenBucket(self._rate, now, burst=self._burst, held=self._burst)
         self._by_key[key] = bucket

@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from spark_ext.errors import SparkExtError
 from spark_ext.masking import logger
 from spark_ext.server import answers, assets
-from spark_ext.server.control_routes import HEARTBEAT
+from spark_ext.server.control_routes import HEARTBEAT, streamed
 from spark_ext.server.guard import caller_of
 from spark_ext.server.job_routes import JobName
 from spark_ext.server.limits import Slots
@@ -34,7 +34,7 @@ Moment = Annotated[int | None, Query(description="ms since 1970, UTC.", ge=0, le
 
 def page_routes(jobs: ServedJobs, slots: Slots) -> APIRouter:
     """The routes."""
-    router = APIRouter(tags=["page"])
+    router = APIRouter(tags=["page"], responses=documented(409))
 
     @router.get("/", include_in_schema=False)
     async def index() -> Response:
@@ -46,19 +46,13 @@ def page_routes(jobs: ServedJobs, slots: Slots) -> APIRouter:
             raise Problem(404, "not_found", "file not found", "open / in a browser")
         return _file(name)
 
-    @router.get(
-        "/v1/jobs/{job}/page",
-        response_model=answers.PageAnswer,
-        responses=documented(409),
-        summary="What the web page shows of a job",
-    )
+    @router.get("/v1/jobs/{job}/page", response_model=answers.PageAnswer, summary="What the web page shows of a job")
     def document(job: JobName) -> Response:
         return Response(jobs.find(job)[0].page.poll().text, media_type="application/json")
 
     @router.get(
         "/v1/jobs/{job}/page/series",
         response_model=answers.SeriesAnswer,
-        responses=documented(409),
         summary="Duration and rows of epochs in a period, thinned out",
     )
     def series(
@@ -72,7 +66,6 @@ def page_routes(jobs: ServedJobs, slots: Slots) -> APIRouter:
     @router.get(
         "/v1/jobs/{job}/page/incidents/{incident}",
         response_model=answers.IncidentAnswer,
-        responses=documented(409),
         summary="An incident with its evidence and stack",
     )
     def incident(job: JobName, incident: Annotated[str, Path(description="Its id.")]) -> Response:
@@ -84,28 +77,13 @@ def page_routes(jobs: ServedJobs, slots: Slots) -> APIRouter:
     @router.get(
         "/v1/jobs/{job}/page/stream",
         response_class=StreamingResponse,
-        responses={
-            **documented(409),
-            200: {"description": "The document, then its changes.", "content": {"text/event-stream": {}}},
-        },
+        responses={200: {"description": "The document, then its changes.", "content": {"text/event-stream": {}}}},
         summary="Follow what the web page shows, as server-sent events",
     )
     async def stream(http: HttpRequest, job: JobName) -> Response:
         served, _ = await run_in_threadpool(jobs.find, job)
         caller = caller_of(http.scope)
-        if not slots.take(caller.name):
-            raise Problem(
-                429, "waiting", "too many requests are waiting for changes", "close some", headers={"Retry-After": "5"}
-            )
-
-        async def held() -> AsyncIterator[bytes]:
-            try:
-                async for message in _messages(served, caller):
-                    yield message
-            finally:
-                slots.give(caller.name)
-
-        return StreamingResponse(held(), media_type="text/event-stream")
+        return streamed(slots, caller.name, _messages(served, caller))
 
     return router
 

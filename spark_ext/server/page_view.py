@@ -18,11 +18,8 @@ from spark_ext.views.page.incidents import detail
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger
 
-POLL_EVERY: Final = 1.0
-"""How often the ledger is looked at while somebody looks at the page, s."""
-
-AGAIN: Final = 5.0
-"""After which time the document is made again although nothing has changed, s: rates and availability do change."""
+POLL_EVERY: Final = 1.0  # how often the ledger is looked at while somebody looks at the page, s
+AGAIN: Final = 5.0  # after how long an unchanged document is made again, s: rates and availability change
 
 
 @dataclass(frozen=True)
@@ -31,20 +28,13 @@ class Version:
 
     number: int
     facts: Facts
-    document: Mapping[str, Any]
-    """With its queries by uid."""
+    document: Mapping[str, Any]  # with its queries by uid
     text: str
-    """The document as it is sent."""
-    made_at: float
-    """Of a clock that never goes back, s."""
+    made_at: float  # of a clock that never goes back, s
 
 
 class PageView:
-    """The page of one job. Safe for several threads.
-
-    Args:
-        clock: that never goes back, s.
-    """
+    """The page of one job. Safe for several threads; `clock` never goes back, s."""
 
     def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.monotonic) -> None:
         self._reader = FactsReader(ledger)
@@ -89,13 +79,7 @@ class PageView:
             return known[2]
 
     def series(self, query: str, since: int | None, until: int | None) -> Points:
-        """The series of a query's epochs in a period, or of all epochs ("").
-
-        Args:
-            query: uid; one that has no epochs has an empty series.
-            since: ms since 1970 UTC; None: from the first.
-            until: the same; None: to the last.
-        """
+        """The series of a query's epochs, or of all (""), between two times, ms since 1970 UTC; None: no bound."""
         epochs = self.poll().facts.epochs
         part = epochs.slices().get(query, slice(0, 0)) if query else slice(None)
         order = epochs.at[part].argsort(kind="stable")
@@ -117,8 +101,7 @@ def _over(version: Version) -> bool:
     return version.facts.alive is False
 
 
-DEPTH: Final = 3
-"""How many levels of objects are compared member by member."""
+DEPTH: Final = 3  # how many levels of objects are compared member by member
 
 
 def keyed(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,25 +110,11 @@ def keyed(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """The patch from one document to another one, both as `keyed` returns them.
-
-    Returns:
-        `set`, a list of [path, value], and `gone`, a list of paths. A path is a list of names.
-    """
+    """The patch between two documents of `keyed`: `set`, [path, value] pairs, and `gone`; a path is a list of names."""
     changes: list[list[Any]] = []
     gone: list[list[str]] = []
     _compare(before, after, [], changes, gone)
     return {"set": changes, "gone": gone}
-
-
-def apply(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """The document behind a patch. The page's script does the same."""
-    found: dict[str, Any] = _copied(document)
-    for path in patch["gone"]:
-        _parent(found, path).pop(path[-1], None)
-    for path, value in patch["set"]:
-        _parent(found, path)[path[-1]] = value
-    return found
 
 
 def _compare(
@@ -167,15 +136,3 @@ def _compare(
 
 
 _MISSING: Final = object()
-
-
-def _copied(value: Any, depth: int = DEPTH) -> Any:
-    if depth == 0 or not isinstance(value, Mapping):
-        return value
-    return {name: _copied(part, depth - 1) for name, part in value.items()}
-
-
-def _parent(found: dict[str, Any], path: list[str]) -> dict[str, Any]:
-    for name in path[:-1]:
-        found = found[name]
-    return found

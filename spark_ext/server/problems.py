@@ -17,9 +17,7 @@ from spark_ext.server.limits import retry_after
 from spark_ext.server.tokens import hide
 
 MEDIA_TYPE: Final = "application/problem+json"
-
-NOTHING: Final = "the job continues as it was; nothing was accepted"
-"""What is kept when a request is refused."""
+NOTHING: Final = "the job continues as it was; nothing was accepted"  # what is kept when a request is refused
 
 
 class ProblemBody(BaseModel):

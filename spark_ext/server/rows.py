@@ -23,12 +23,9 @@ class Listing:
     """A table as it is listed."""
 
     row_type: type[Row]
-    time: str
-    """Column of the time by which it is sorted."""
-    key: tuple[str, ...]
-    """Columns that tell rows of one time apart."""
-    hidden: frozenset[str] = frozenset()
-    """Columns that are not shown, as they may be large."""
+    time: str  # column of the time by which it is sorted
+    key: tuple[str, ...]  # columns that tell rows of one time apart
+    hidden: frozenset[str] = frozenset()  # columns that are not shown, as they may be large
 
 
 EPOCHS: Final = Listing(EpochRow, "committed_at", ("query", "lineage", "epoch"), frozenset({"offsets"}))
@@ -37,9 +34,7 @@ CHECKPOINTS: Final = Listing(CheckpointRow, "at", ("checkpoint_id", "query", "st
 INCIDENTS: Final = Listing(IncidentRow, "at", ("incident_id",))
 
 _BEGIN: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-
-_WINDOWS: Final = (timedelta(hours=1), timedelta(days=1), None)
-"""How far back is read, until there are enough rows: files of other times are not opened."""
+_WINDOWS: Final = (timedelta(hours=1), timedelta(days=1), None)  # how far back is read until enough is found
 
 
 def page(
@@ -50,11 +45,7 @@ def page(
     limit: int,
     labels: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """A page of rows.
-
-    Args:
-        wanted: values of columns; None: any. They are combined with AND, as are labels.
-    """
+    """A page of rows; values that are `wanted`, and labels, are combined with AND."""
     before = None if cursor is None else _parsed(cursor, listing)
     pairs = [_label(one) for one in labels]
     upper = datetime.now(timezone.utc) + timedelta(minutes=5) if before is None else _moment(before[0])

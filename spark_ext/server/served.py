@@ -24,22 +24,15 @@ if TYPE_CHECKING:
 
 log = logger("spark_ext.server")
 
-POLL_EVERY: Final = 0.05
-"""How often a ledger is looked at while somebody waits for a change, s: a `stat` or two."""
-
-RECALL: Final = 1.0
-"""How long the answer to which job has a name is used again, s: a job keeps its name and its directory."""
-
-POLL_EVERY_REMOTE: Final = 1.0
-"""The same in an object store, where each look is a request."""
+POLL_EVERY: Final = 0.05  # how often a ledger is looked at while somebody waits for a change, s: a `stat` or two
+RECALL: Final = 1.0  # how long a job's name is not looked up again, s: it keeps its name and directory
+POLL_EVERY_REMOTE: Final = 1.0  # the same in an object store, where each look is a request
 
 
 class ServedJob:
-    """One job. Safe for several threads.
+    """One job, which may be started later, by its state directory. Safe for several threads.
 
-    Args:
-        state: path or URI of its state directory; a job may be started in it later.
-        service: that accepts its events; None: one of its own, from the first request on.
+    `service` accepts its events; None: one of its own, from the first request on.
     """
 
     def __init__(
@@ -93,11 +86,7 @@ class ServedJob:
 
 
 class ServedJobs:
-    """All jobs of a server.
-
-    Args:
-        jobs: at least one.
-    """
+    """All jobs of a server."""
 
     def __init__(self, jobs: Sequence[ServedJob]) -> None:
         self.all = tuple(jobs)
@@ -144,11 +133,7 @@ class ServedJobs:
 
 
 class Watcher:
-    """Says when a ledger may have changed. For the event loop of the server; it looks only while somebody waits.
-
-    Args:
-        every: time between two looks, s.
-    """
+    """Says when a ledger may have changed, while somebody waits. For the event loop of the server."""
 
     def __init__(self, look: Callable[[], int], every: float) -> None:
         self._poll, self._every = look, every
@@ -169,11 +154,7 @@ class Watcher:
         return self._seen
 
     async def change(self, seen: int, seconds: float) -> int:
-        """Wait until the number is another one, the time is over, or the watcher is closed.
-
-        Args:
-            seconds: longest time to wait, s.
-        """
+        """Wait until the number is another one, that many seconds are over, or the watcher is closed."""
         if self._seen != seen or self._closed or seconds <= 0:
             return self._seen
         self._waiting += 1

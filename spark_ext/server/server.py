@@ -26,15 +26,9 @@ if TYPE_CHECKING:
 log = logger("spark_ext.server")
 
 NAME = "the server of control events"
-
-GRACE = 5
-"""How long requests that are under way may take when the server is stopped, s."""
-
-BACKLOG = 64
-"""Maximum number of connections that wait to be accepted. All of them may be accepted at once, beyond the limit."""
-
-STARTING = 30.0
-"""How long a start may take, s."""
+GRACE = 5  # how long requests that are under way may take when the server is stopped, s
+BACKLOG = 64  # connections waiting to be accepted; all may be, beyond the limit
+STARTING = 30.0  # how long a start may take, s
 
 
 @dataclass(frozen=True)
@@ -42,24 +36,17 @@ class Tls:
     """A certificate."""
 
     certificate: str
-    """Path of the certificate chain, PEM."""
     key: str
-    """Path of the private key, PEM."""
     password: str | None = None
 
 
 class ControlServer:
-    """Serves the control events of jobs over HTTP.
+    """Serves the control events of jobs, by their state directories, over HTTP.
 
-    It holds nothing that is not in the ledgers: it may be killed and started again, run beside others, and runs
-    whether the jobs do or not.
-
-    Args:
-        states: paths or URIs of state directories.
-        host: address or name to which it is bound. Other than loopback, it needs `tls`, or `insecure`.
-        tokens: a token file (see `spark_ext.server.tokens`); None: one new token, see `token`.
-        insecure: whether an address other than loopback is allowed without TLS: tokens are then sent in the clear.
-        metrics: returns those of the job that runs in this process, if any.
+    It holds nothing that is not in the ledgers: it may be killed and started again, run beside others, and runs whether
+    the jobs do or not. A host other than loopback needs `tls`, or `insecure`: tokens are then sent in the clear.
+    Without a file of tokens (see `spark_ext.server.tokens`) it makes a new one, see `token`. `metrics` are those of the
+    job that runs in this process, if any.
     """
 
     def __init__(

@@ -27,12 +27,8 @@ from spark_ext.storage import LocalFolder
 
 log = logger("spark_ext.server")
 
-SCOPES: Final = ("read", "control")
-"""What a token may allow: to see all of a job; to change it."""
-
-PREFIX: Final = "sxt_"
-"""With which tokens begin, so that they are recognized where they do not belong."""
-
+SCOPES: Final = ("read", "control")  # what a token may allow: to see all of a job; to change it
+PREFIX: Final = "sxt_"  # with which tokens begin, so that they are recognized where they do not belong
 _FORM = re.compile(PREFIX + r"[A-Za-z0-9_-]{43}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 
@@ -41,11 +37,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 class Token:
     """What is known of a token."""
 
-    name: str
-    """Whose it is: `requested_by` of its events."""
+    name: str  # whose it is: `requested_by` of its events
     scopes: frozenset[str]
-    sha256: str
-    """Of the token itself, hexadecimal."""
+    sha256: str  # of the token itself, hexadecimal
 
 
 def generate() -> str:
@@ -66,14 +60,9 @@ def hashed(token: str) -> str:
 
 
 def create(file: str | Path, name: str, scopes: Iterable[str] = SCOPES) -> str:
-    """Make a token and add it to a file, which is created with mode 0600 if it is not there.
+    """Make a token for a new name, and add it to a file, which is created with mode 0600 if it is not there.
 
-    Args:
-        name: whose it is; not that of another token in the file.
-        scopes: `read`, `control` or both.
-
-    Returns:
-        The token: it is stored nowhere, so show it once.
+    The token that is returned is stored nowhere, so show it once.
     """
     path, given = Path(file), frozenset(scopes)
     if not _NAME.fullmatch(name):
@@ -90,11 +79,7 @@ def create(file: str | Path, name: str, scopes: Iterable[str] = SCOPES) -> str:
 
 
 def revoke(file: str | Path, name: str) -> bool:
-    """Remove a token. Servers that run refuse it from their next request on.
-
-    Returns:
-        Whether there was one of this name.
-    """
+    """Remove a token; returns whether one had this name. Servers that run refuse it from their next request on."""
     path = Path(file)
     with _locked(path):
         known = read(path)
@@ -166,11 +151,7 @@ def _not_written(path: Path, problem: OSError) -> StorageError:
 
 
 class Tokens:
-    """The tokens that a server accepts: those of a file, as it is now, or given ones. Safe for several threads.
-
-    Args:
-        file: the token file; None: only the given ones.
-    """
+    """The tokens that a server accepts: those of a file, as it is now, or given ones. Safe for several threads."""
 
     def __init__(self, file: str | Path | None = None, given: Iterable[Token] = ()) -> None:
         self._file = None if file is None else Path(file)

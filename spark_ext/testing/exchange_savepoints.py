@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 class ExchangeSavepointContract:
     """A part of `ExchangeContract`."""
 
-    @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
-        """The exchange, which is not there yet."""
-        raise NotImplementedError
-
     @pytest.mark.parametrize("most", [None, 7])
     def test_x6_readers_continue_in_the_middle_of_an_entry_as_if_nothing_had_happened(
         self, place: Place, most: int | None

@@ -5,9 +5,7 @@ import pytest
 pytest.register_assert_rewrite(
     "spark_ext.testing.exchange_contract",
     "spark_ext.testing.exchange_driver",
-    "spark_ext.testing.exchange_rows",
     "spark_ext.testing.sink_contract",
-    "spark_ext.testing.sink_identity",
     "spark_ext.testing.sink_queries",
     "spark_ext.testing.source_contract",
     "spark_ext.testing.source_queries",

@@ -62,8 +62,7 @@ class SinkBadRowsContract:
     def test_an_epoch_of_which_all_rows_are_bad(self, dirty: SinkTarget) -> None:
         """Is committed, and recognised when it is repeated; the next one is written as usual."""
         kit = BadRowsKit(dirty)
-        first = kit.driver()
-        first.claim()
+        first = kit.driver().claim()
         spoiled = [dirty.spoiled(row) for row in numbered(0, 5)]
         first.run(0, spoiled)
         first.run(0, spoiled)
@@ -79,8 +78,7 @@ class SinkBadRowsContract:
         for number, point in enumerate((*STEPS, dirty.before_commit, dirty.after_commit)):
             start, end = number * 10, number * 10 + 10
             killed_at(point, run_dirty_epoch, dirty, 2 * number + 1, number, start, end, True)
-            successor = kit.driver(2 * number + 2)
-            successor.claim()
+            successor = kit.driver(2 * number + 2).claim()
             successor.run(number, kit.rows(start, end), partitions=2)
             kit.settle(number)
             assert kit.all() == list(range(end)), f"killed at {point}"
@@ -92,8 +90,7 @@ class SinkBadRowsContract:
         kit = BadRowsKit(dirty)
         kit.driver().claim()
         killed_at(getattr(dirty, step), run_dirty_epoch, dirty, 1, 0, 0, 10, True)
-        second = kit.driver(2)
-        second.claim()
+        second = kit.driver(2).claim()
         second.run(0, [dirty.spoiled(row) if row["id"] == 7 else row for row in numbered(0, 10)])
         kit.settle(0)
         assert kit.table() == ([0, 5] if step == "after_commit" else [7])
@@ -107,8 +104,7 @@ class SinkBadRowsContract:
         kit = BadRowsKit(dirty)
         kit.driver().claim()
         killed_at(getattr(dirty, step), run_dirty_epoch, dirty, 1, 0, 0, 10, True)
-        second = kit.driver(2)
-        second.claim()
+        second = kit.driver(2).claim()
         second.run(0, numbered(0, 10))
         kit.settle(0)
         assert kit.table() == ([0, 5] if step == "after_commit" else [])
@@ -157,8 +153,7 @@ class SinkBadRowsContract:
         """Rather than sent with its message; also those of an attempt that was never committed are removed."""
         monkeypatch.setattr("spark_ext.bad_rows.epoch.INLINE", 0)
         kit = BadRowsKit(dirty)
-        driver = kit.driver()
-        driver.claim()
+        driver = kit.driver().claim()
         driver.write(0, kit.rows(0, 20), attempt=1)
         driver.run(0, kit.rows(0, 20), partitions=2)
         kit.settle(0)
@@ -168,8 +163,7 @@ class SinkBadRowsContract:
     def test_bad_rows_more_than_allowed_stop_the_epoch(self, dirty: SinkTarget) -> None:
         """The limit holds for a task, and for the tasks of an epoch together."""
         kit = BadRowsKit(dirty, max_bad_rows="3")
-        driver = kit.driver()
-        driver.claim()
+        driver = kit.driver().claim()
         with pytest.raises(DataError, match="max_bad_rows"):
             driver.run(0, kit.rows(0, 20), partitions=4)
         kit.settle(0)
@@ -178,8 +172,7 @@ class SinkBadRowsContract:
     def test_bad_rows_without_any_there_is_no_folder(self, dirty: SinkTarget) -> None:
         """And the epoch is as any other."""
         kit = BadRowsKit(dirty)
-        driver = kit.driver()
-        driver.claim()
+        driver = kit.driver().claim()
         driver.run(0, numbered(0, 10), partitions=2)
         driver.run(0, numbered(0, 10))
         kit.settle(0)

@@ -162,8 +162,8 @@ class Driver:
         if self.incarnation:  # outside a job there is none
             self.start = self.start or 1000 + self.incarnation
 
-    def claim(self) -> None:
-        """Validate and then claim the target, as at the start of a job."""
+    def claim(self) -> Driver:
+        """Validate and then claim the target, as at the start of a job; returns the driver."""
         sink = self.target.sink(self.uid, **self.options)
         sink.validate(self.schema)
         last = remembered(self._identity.checkpoint) if self._identity.checkpoint else None
@@ -181,6 +181,7 @@ class Driver:
                 previous=last.of(self.uid, 0, self.query_id) if last else None,
             )
         )
+        return self
 
     def write(self, epoch: int, rows: Iterable[Row], partition: int = 0, attempt: int = 0) -> Written:
         """Phase one in one task, in small batches."""
@@ -273,8 +274,7 @@ def beside(target: SinkTarget, mine: int, incarnation: int) -> Driver:
 def run_job_beside_another(target: SinkTarget, mine: int) -> None:
     """Run a job with its own uid: 4 epochs, then a new start that repeats one of them, then 2 more."""
     for incarnation, epochs in ((1, range(4)), (2, range(3, 6))):
-        driver = beside(target, mine, incarnation)
-        driver.claim()
+        driver = beside(target, mine, incarnation).claim()
         for epoch in epochs:
             start = mine * 1000 + epoch * 5
             driver.run(epoch, numbered(start, start + 5), partitions=2)

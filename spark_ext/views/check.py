@@ -1,7 +1,5 @@
 """Whether a job is healthy, by its ledger and heartbeat, for checks while no driver runs. Pure.
 
-    health(facts, limits, now) -> Health
-
 A driver evaluates the alert rules of its job, and notifies listeners. One that is gone does neither.
 """
 
@@ -17,27 +15,21 @@ from typing import Any, Final
 from spark_ext.incidents.registry import AlertRule, Registry, shipped
 from spark_ext.incidents.types import IncidentState, Severity
 from spark_ext.ledger.heartbeat import SILENT_AFTER, is_silent
-from spark_ext.views.downtime import Availability, Downtime, availability, downtime
+from spark_ext.views.downtime import Availability, availability, downtime
 from spark_ext.views.incidents import severity_of
 from spark_ext.views.timeline import DOWN, JOB, timeline
 
 Row = Mapping[str, Any]
-
-LOST_LABELS: Final = {"type": "SYSTEM", "origin": "spark"}
-"""Of the loss of a driver, as the next start labels it."""
+LOST_LABELS: Final = {"type": "SYSTEM", "origin": "spark"}  # of the loss of a driver, as the next start labels it
 
 
 class ProblemKind(str, Enum):
     """What is wrong."""
 
-    LOST = "driver_lost"
-    """The driver is gone, or has been silent for too long, and its end is not recorded."""
-    FAILED = "failed"
-    """The job has failed, or its last start was refused, and nobody has started it since."""
-    INCIDENT = "incident"
-    """A serious incident is open."""
-    UNAVAILABLE = "unavailability"
-    """The job was available for too small a share of the time."""
+    LOST = "driver_lost"  # the driver is gone, or has been silent for too long, and its end is not recorded
+    FAILED = "failed"  # the job has failed, or its last start was refused, and nobody has started it since
+    INCIDENT = "incident"  # a serious incident is open
+    UNAVAILABLE = "unavailability"  # the job was available for too small a share of the time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +37,12 @@ class Finding:
     """Something that is wrong with a job."""
 
     kind: ProblemKind
-    type: str
-    """Of the incident that it is."""
+    type: str  # of the incident that it is
     severity: Severity
-    what: str
-    """On one line."""
+    what: str  # on one line
     operator: str
-    incident_id: str
-    """That of the incident in the ledger; if it was not recorded, an id that is the same at each check."""
-    recorded: bool = False
-    """Whether the ledger has this incident."""
+    incident_id: str  # that of the incident in the ledger; if it was not recorded, an id that is the same at each check
+    recorded: bool = False  # whether the ledger has this incident
     labels: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
 
@@ -71,13 +59,10 @@ class Measured:
 class Limits:
     """What is still well."""
 
-    max_silence: int = SILENT_AFTER
-    """How old the last heartbeat may be, ms."""
-    severity: Severity = Severity.ERROR
-    """An open incident of this severity, or above, is something wrong."""
+    max_silence: int = SILENT_AFTER  # how old the last heartbeat may be, ms
+    severity: Severity = Severity.ERROR  # an open incident of this severity, or above, is something wrong
     rules: tuple[AlertRule, ...] = ()
-    window: timedelta = timedelta(days=1)
-    """The period over which availability is shown."""
+    window: timedelta = timedelta(days=1)  # the period over which availability is shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +71,10 @@ class JobFacts:
 
     jobs: Sequence[Row]
     states: Sequence[Row]
-    occurrences: Sequence[Row] = ()
-    """Rows of `incidents`, each once."""
-    incidents: Sequence[Row] = ()
-    """Each incident once, as `views.incidents.merged` gives them."""
-    alive: bool | None = None
-    """Whether the driver of the newest start runs; None: it is on another machine."""
-    beats: Mapping[int, datetime] = field(default_factory=dict)
-    """When drivers without a recorded end were last alive, by incarnation."""
+    occurrences: Sequence[Row] = ()  # rows of `incidents`, each once
+    incidents: Sequence[Row] = ()  # each incident once, as `views.incidents.merged` gives them
+    alive: bool | None = None  # whether the driver of the newest start runs; None: it is on another machine
+    beats: Mapping[int, datetime] = field(default_factory=dict)  # last signs of drivers without a recorded end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,17 +84,12 @@ class Health:
     job: str
     job_id: str
     incarnation: int
-    state: str
-    """Of the job; DOWN if its driver is lost."""
-    driver: str
-    """`process 4711 on node7`."""
-    runs: bool | None
-    """Whether its driver runs; None: it is on another machine, and writes no heartbeat."""
-    last_alive: datetime | None
-    """Its last heartbeat, or last row if it is lost and writes none; None: not known, or it has ended."""
+    state: str  # of the job; DOWN if its driver is lost
+    driver: str  # `process 4711 on node7`
+    runs: bool | None  # whether its driver runs; None: it is on another machine, and writes no heartbeat
+    last_alive: datetime | None  # last heartbeat, or row if it is lost and writes none; None: unknown, or ended
     ended: datetime | None
-    availability: float
-    """Over the window of the limits: 0 to 1."""
+    availability: float  # over the window of the limits: 0 to 1
     measured: tuple[Measured, ...] = ()
     findings: tuple[Finding, ...] = ()
 
@@ -124,11 +100,7 @@ class Health:
 
 
 def health(facts: JobFacts, limits: Limits, now: datetime, registry: Registry | None = None) -> Health:
-    """Judge a job.
-
-    Args:
-        registry: with the severities of types; None: those that ship with the package.
-    """
+    """Judge a job; the registry has the severities of types (None: those that ship with the package)."""
     newest = max((row for row in facts.jobs if row["event"] == "started"), key=lambda row: int(row["incarnation"]))
     number, operator = newest["incarnation"], f"job '{newest['job']}'"
     ended = next((row for row in facts.jobs if row["event"] == "ended" and row["incarnation"] == number), None)
@@ -150,7 +122,7 @@ def health(facts: JobFacts, limits: Limits, now: datetime, registry: Registry | 
                 kind=ProblemKind.LOST,
                 type="driver_lost",
                 severity=kinds.of("driver_lost").severity,
-                what=f"the driver is lost: no heartbeat since {_time(since)} UTC ({_ago(since, now)}), {driver}",
+                what=f"the driver is lost: no heartbeat since {since:%F %T} UTC ({_ago(since, now)}), {driver}",
                 operator=operator,
                 incident_id=made_id(newest["job_id"], "driver_lost", number),
                 labels=LOST_LABELS,
@@ -181,7 +153,7 @@ def health(facts: JobFacts, limits: Limits, now: datetime, registry: Registry | 
         runs=None if running and beat is None and facts.alive is None else bool(running),
         last_alive=beat,
         ended=None if ended is None else ended["at"],
-        availability=_share(spent, now, limits.window),
+        availability=spent.availability(now - limits.window, now),
         measured=measured,
         findings=tuple(findings),
     )
@@ -270,14 +242,6 @@ def _state(states: Iterable[Row], number: int) -> str:
     own = [row for row in states if row["operator"] == JOB and row["incarnation"] == number]
     last = max(own, key=lambda row: row["since"], default=None)
     return "CREATED" if last is None else str(last["state"])
-
-
-def _share(spent: Downtime, now: datetime, window: timedelta) -> float:
-    return spent.availability(now - window, now)
-
-
-def _time(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 def _ago(at: datetime, now: datetime) -> str:

@@ -1,7 +1,5 @@
 """Where the time of a job went: which seconds it was down, and which incident each of them belongs to. Pure.
 
-    downtime(timeline, incidents, now) -> Downtime
-
 Time is divided among the whole life of the job, from its first start: each second belongs to one state of the job, and
 the seconds of all states add up to the wall time. A second of downtime belongs to one incident: the failure that began
 it, a driver that was lost, a lack of slots, a stall, or what held up a stop. A start that somebody asked for is no
@@ -11,7 +9,7 @@ downtime as long as nothing holds it up.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -25,35 +23,25 @@ UP: Final = frozenset({"RUNNING", "PAUSED", "FINISHING", "FINISHED", "SUSPENDED"
 """States of a job that are no downtime without an incident: it ran, had ended, or was paused or stopped on request."""
 
 CREATED: Final = "CREATED"
-
 SCHEDULING: Final = "SCHEDULING"
-
 STARTING: Final = frozenset({CREATED, SCHEDULING, "DEPLOYING", "RESTORING"})
 """States of a start, which are downtime only if it was not asked for, or something holds it up."""
 
 DRIVER_LOST: Final = "driver_lost"
-
-BEGIN: Final = frozenset({"failure", DRIVER_LOST, "stop_blocked"})
-"""Types of incidents that begin downtime, or take it over, by the time at which they began."""
-
-LATE: Final = timedelta(seconds=2)
-"""By how much an incident may be recorded after the state that it led to."""
-
-UNKNOWN: Final = ""
-"""The incident of seconds for which none was recorded."""
+BEGIN: Final = frozenset({"failure", DRIVER_LOST, "stop_blocked"})  # incidents that begin downtime, or take it over
+LATE: Final = timedelta(seconds=2)  # by how much an incident may be recorded after the state that it led to
+UNKNOWN: Final = ""  # the incident of seconds for which none was recorded
 
 
 @dataclass(frozen=True)
 class Period:
     """A period in which the job, or one query, was in one state."""
 
-    operator: str
-    """The query's uid; empty: the job."""
+    operator: str  # "": the job
     state: str
     since: datetime
     until: datetime
-    incident: str = UNKNOWN
-    """The id of the incident that it belongs to, if it is downtime."""
+    incident: str = UNKNOWN  # the id of the incident that it belongs to, if it is downtime
 
     @property
     def seconds(self) -> float:
@@ -70,10 +58,8 @@ class Period:
 class Downtime:
     """Where the time of a job went."""
 
-    pieces: tuple[Period, ...]
-    """Of the job, in order, without gaps and overlaps, from its first start on."""
-    queries: tuple[Period, ...]
-    """Of its queries, while a driver ran."""
+    pieces: tuple[Period, ...]  # of the job, in order, without gaps and overlaps, from its first start on
+    queries: tuple[Period, ...]  # of its queries, while a driver ran
 
     @property
     def wall(self) -> float:
@@ -96,21 +82,23 @@ class Downtime:
 
     def availability(self, since: datetime, until: datetime) -> float:
         """The share of a period in which the job was not down; a period in which it did not exist does not count."""
+        return self.share(since, until)[0]
+
+    def share(
+        self, since: datetime, until: datetime, counts: Callable[[Period], bool] = lambda piece: True
+    ) -> tuple[float, float]:
+        """The same, with the downtime in the period, s; both by the downtime that counts."""
         whole = down = 0.0
         for piece in self.pieces:
-            begin, end = max(piece.since, since), min(piece.until, until)
-            if begin < end:
-                whole += (end - begin).total_seconds()
-                down += (end - begin).total_seconds() if piece.down else 0.0
-        return 1.0 if whole == 0.0 else 1.0 - down / whole
+            seconds = (min(piece.until, until) - max(piece.since, since)).total_seconds()
+            if seconds > 0:
+                whole += seconds
+                down += seconds if piece.down and counts(piece) else 0.0
+        return 1.0 if whole == 0.0 else 1.0 - down / whole, down
 
 
 def downtime(timeline: Timeline, incidents: Sequence[Mapping[str, Any]], now: datetime) -> Downtime:
-    """Divide the time of a job.
-
-    Args:
-        now: UTC; until then counts what has not ended.
-    """
+    """Divide the time of a job; what has not ended counts until `now`."""
     failures = sorted((row for row in incidents if row["type"] in BEGIN), key=lambda row: row["at"])
     pieces: list[Period] = []
     by_query: dict[str, list[Period]] = defaultdict(list)
@@ -154,14 +142,10 @@ def _contiguous(pieces: Iterable[Period]) -> list[Period]:
 
 
 def blamed(pieces: Sequence[Period], failures: Sequence[Mapping[str, Any]], before: str = UNKNOWN) -> list[Period]:
-    """The pieces with the incident of each one that is downtime.
+    """The pieces, of a job or a query in order, with the incident of each one that is downtime.
 
     What is being recovered from is blamed until the job runs again; a failure during recovery is to blame from then on.
-
-    Args:
-        pieces: of the job, or of a query, in order.
-        failures: incidents of the types `BEGIN`, in order.
-        before: the incident that is to blame for what came before the pieces, if that was downtime.
+    Failures are incidents of the types `BEGIN`, in order; `before` is to blame for downtime before the pieces.
     """
     found: list[Period] = []
     to_blame, started = before, None
@@ -214,36 +198,22 @@ def _summed(given: Iterable[tuple[str, float]]) -> dict[str, float]:
 class Availability:
     """What a rule finds."""
 
-    share: float
-    """Availability of the job in the period, counting only downtime with the rule's labels: 0 to 1."""
-    down: float
-    """Downtime with these labels, s."""
+    share: float  # availability of the job in the period, counting only downtime with the rule's labels: 0 to 1
+    down: float  # downtime with these labels, s
     low: bool
-    """Whether the share is below that of the rule."""
 
 
 def availability(
     rule: AlertRule, found: Downtime, incidents: Sequence[Mapping[str, Any]], now: datetime
 ) -> Availability:
-    """Evaluate a rule.
+    """Evaluate a rule for the period that ends now.
 
     Time in which the job did not exist does not count. Downtime that belongs to no incident counts for a rule without
     labels alone.
-
-    Args:
-        now: the end of the period, UTC.
     """
     since = now - timedelta(milliseconds=rule.over)
     labels = {row["incident_id"]: row["labels"] or {} for row in incidents}
-    whole = down = 0.0
-    for piece in found.pieces:
-        seconds = (min(piece.until, now) - max(piece.since, since)).total_seconds()
-        if seconds <= 0:
-            continue
-        whole += seconds
-        if piece.down and _has(labels.get(piece.incident, {}), rule.labels):
-            down += seconds
-    share = 1.0 if whole == 0.0 else 1.0 - down / whole
+    share, down = found.share(since, now, lambda piece: _has(labels.get(piece.incident, {}), rule.labels))
     return Availability(share, down, share < rule.below)
 
 

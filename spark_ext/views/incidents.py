@@ -13,9 +13,7 @@ from spark_ext.incidents.registry import shipped
 from spark_ext.incidents.types import IncidentState, Severity, query_in
 from spark_ext.ledger.incidents import Standing
 
-Incident = Mapping[str, Any]
-"""A row of the table `incidents`, with `labels` and `evidence` as values; see `merged`."""
-
+Incident = Mapping[str, Any]  # a row of the table `incidents`, with `labels` and `evidence` as values; see `merged`
 _AGO: Final = re.compile(r"(?P<number>\d+)\s*(?P<unit>s|m|h|d)")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -27,11 +25,9 @@ class Wanted:
     labels: Mapping[str, str] = field(default_factory=dict)
     query: str | None = None
     since: datetime | None = None
-    severity: Severity | None = None
-    """The least one."""
+    severity: Severity | None = None  # the least one
     state: IncidentState | None = None
-    types: tuple[str, ...] = ()
-    """One of these; none: any."""
+    types: tuple[str, ...] = ()  # one of these; none: any
 
     def accepts(self, incident: Incident) -> bool:
         """Whether an incident is asked for."""

@@ -17,14 +17,11 @@ from spark_ext.incidents.types import IncidentState
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
 from spark_ext.views.style import ago, clock, colour, count, duration, lag_of, latency_text
 
-POINTS: Final = 120
-"""Points of the rate at most."""
+POINTS: Final = 120  # points of the rate at most
 
-WIDTH, HEIGHT = 180, 28
-"""Of the plot of the rate, pixels."""
+WIDTH, HEIGHT = 180, 28  # of the plot of the rate, pixels
 
-REASON: Final = 160
-"""Characters of a reason or of an incident that are shown."""
+REASON: Final = 160  # characters of a reason or of an incident that are shown
 
 BLUE, GREEN, TRACK = "#0072B2", "#009E73", "rgba(128,128,128,.25)"
 
@@ -101,7 +98,6 @@ class LastIncident:
     what: str
     at: datetime
     open: bool
-    """Whether it is not resolved."""
 
     @classmethod
     def of(cls, incidents: Incidents) -> LastIncident | None:
@@ -114,12 +110,7 @@ class LastIncident:
 
 
 def live_html(snapshot: JobSnapshot, rates: Sequence[float] = (), incident: LastIncident | None = None) -> str:
-    """The job as it is now.
-
-    Args:
-        rates: rows per second at the last looks, oldest first.
-        incident: the newest one, if any.
-    """
+    """The job as it is now, with rows per second at the last looks, oldest first, and the newest incident."""
     parts = [_head(snapshot, rates), _queries(snapshot)]
     if incident is not None:
         parts.append(_incident(incident, snapshot))

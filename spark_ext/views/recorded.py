@@ -54,8 +54,7 @@ def beats_of(
 ) -> dict[int, datetime]:
     """When incarnations without a recorded end were last alive: as the next start found, or by the heartbeat.
 
-    Args:
-        lost: evidence of its incidents `driver_lost`; None: it is read.
+    `lost` is the evidence of the incidents `driver_lost`; None: it is read.
     """
     found: dict[int, datetime] = {}
     if lost is None:

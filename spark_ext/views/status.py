@@ -17,7 +17,7 @@ from spark_ext.ledger import Ledger
 from spark_ext.ledger.heartbeat import is_silent
 from spark_ext.ledger.schema import JobRow
 from spark_ext.model.lifecycle import State
-from spark_ext.views.page.facts import Facts, FactsReader
+from spark_ext.views.page.facts import Facts, FactsReader, Resets, newest_states
 from spark_ext.views.page.figures import NONE, counts_of, figures_of, query_lag, said_of
 from spark_ext.views.page.history import timeline_of
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot, SourceSnapshot
@@ -33,17 +33,12 @@ class JobStatus(JobSnapshot):
     whose history has not expired.
     """
 
-    driver: str
-    """`host, process id` of the newest incarnation."""
-    alive: bool | None
-    """Whether that driver is running; None: it is on another machine, so this one cannot tell."""
-    heartbeat: datetime | None
-    """When that driver was last alive, by its heartbeat; None: it has ended, or writes none."""
-    incidents: tuple[Mapping[str, Any], ...]
-    """The newest ones, newest first: `at`, `operator`, `type`, `what`, `action`."""
+    driver: str  # `host, process id` of the newest incarnation
+    alive: bool | None  # whether that driver is running; None: it is on another machine, so this one cannot tell
+    heartbeat: datetime | None  # when that driver was last alive, by its heartbeat; None: it has ended, or writes none
+    incidents: tuple[Mapping[str, Any], ...]  # newest first: `at`, `operator`, `type`, `what`, `action`
     timeline: DisplayTimeline
-    damage: tuple[str, ...] = ()
-    """Tables of the ledger that are gone or damaged, and what was found; the rest is shown without them."""
+    damage: tuple[str, ...] = ()  # tables that are gone or damaged, and what was found; the rest is shown
 
     @property
     def lost(self) -> bool:
@@ -100,11 +95,7 @@ def _query_json(query: QuerySnapshot) -> dict[str, Any]:
 def open_ledger(
     state: str, storage_options: Mapping[str, str] | None = None, damage: list[str] | None = None
 ) -> Ledger:
-    """The ledger of an existing job.
-
-    Args:
-        damage: gets a line for each table that was deleted; None: it is an error.
-    """
+    """The ledger of an existing job; `damage` gets a line for each table that was deleted (None: it is an error)."""
     ledger = Ledger(state, storage_options=dict(storage_options) if storage_options else None)
     starts = ledger.table(JobRow).read(columns=["start_id"])["start_id"].to_pylist()
     for table in ledger.lost(starts):
@@ -124,32 +115,26 @@ def open_ledger(
     return ledger
 
 
-def read_status(state: str, storage_options: Mapping[str, str] | None = None, *, incidents: int = 5) -> JobStatus:
+def read_status(state: str, storage_options: Mapping[str, str] | None = None) -> JobStatus:
     """Read a job's status."""
     damage: list[str] = []
     facts = FactsReader(open_ledger(state, storage_options, damage), damage).read()
-    return replace(status_from(facts, incidents=incidents), damage=tuple(damage))
+    return replace(status_from(facts), damage=tuple(damage))
 
 
-def status_of(ledger: Ledger, *, incidents: int = 5) -> JobStatus:
+def status_of(ledger: Ledger) -> JobStatus:
     """Like `read_status`, of a ledger with at least one start."""
-    return status_from(FactsReader(ledger).read(), incidents=incidents)
+    return status_from(FactsReader(ledger).read())
 
 
-def status_from(facts: Facts, *, incidents: int = 5) -> JobStatus:
+def status_from(facts: Facts) -> JobStatus:
     """The status from the facts of a ledger, which are read incrementally. Pure, except for the time."""
-    newest = max((row for row in facts.jobs if row["event"] == "started"), key=lambda row: int(row["incarnation"]))
+    newest, ended = facts.newest, facts.end
     number = newest["incarnation"]
-    ended = next((row["at"] for row in facts.jobs if row["event"] == "ended" and row["incarnation"] == number), None)
-    running = frozenset() if ended is not None or facts.alive is False else frozenset({number})
-    resets: dict[str, Mapping[str, Any]] = {}
-    for row in sorted(facts.jobs, key=lambda row: int(row["lineage"])):
-        if row["event"] == "reset":
-            resets[row["query"]] = row
-    job_state = _newest_by(facts.states, "operator").get(JOB)
+    job_state = newest_states(facts.states).get(JOB)
     state_now = _state(job_state["state"]) if job_state else State.CREATED
-    queries = _queries(facts, resets)
-    found = timeline_of(facts, running)
+    queries = _queries(facts)
+    found = timeline_of(facts, facts.running)
     counts = counts_of(facts.epochs)
     spans = tuple(
         replace(span, epochs=counts[span.number][0], rows=counts[span.number][1]) if span.number in counts else span
@@ -169,30 +154,27 @@ def status_from(facts: Facts, *, incidents: int = 5) -> JobStatus:
         driver=f"{newest['host']}, process {newest['driver_pid']}",
         alive=False if ended is not None else facts.alive,
         heartbeat=None if ended is not None else facts.beats.get(number),
-        incidents=_newest_incidents(facts.incidents, incidents),
+        incidents=_newest_incidents(facts.incidents),
         timeline=DisplayTimeline(spans, found.downs, found.stops),
     )
 
 
-def _newest_incidents(rows: Sequence[Mapping[str, Any]], number: int) -> tuple[Mapping[str, Any], ...]:
-    """The newest incidents, each once, as it was noticed last."""
+def _newest_incidents(rows: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """The five newest incidents, each once, as it was noticed last."""
     last = {row["incident_id"]: row for row in sorted(rows, key=lambda row: row["at"])}
-    chosen = sorted(last.values(), key=lambda row: row["at"], reverse=True)[:number]
+    chosen = sorted(last.values(), key=lambda row: row["at"], reverse=True)[:5]
     return tuple({name: row[name] for name in ("at", "operator", "type", "what", "action")} for row in chosen)
 
 
-def _queries(facts: Facts, resets: Mapping[str, Mapping[str, Any]]) -> tuple[QuerySnapshot, ...]:
+def _queries(facts: Facts) -> tuple[QuerySnapshot, ...]:
     """The queries by uid. Rows of a lineage that a reset has ended do not count."""
-    entered = _newest_by(facts.states, "operator")
+    entered = newest_states(facts.states)
     entered.pop(JOB, None)
-
-    def counts(row: Mapping[str, Any]) -> bool:
-        return bool(row["lineage"] >= _lineage(resets, row["query"]))
-
-    figures = figures_of(facts.epochs, lambda query: _lineage(resets, query))
-    final = {row["query"] for row in facts.checkpoints if row["kind"] == "final" and counts(row)}
+    resets = Resets.of(facts.jobs)
+    figures = figures_of(facts.epochs, resets.least)
+    final = {row["query"] for row in facts.checkpoints if row["kind"] == "final" and resets.counts(row)}
     # As sets: a flag may be there twice, if its writer was killed while writing it.
-    flags = [row for row in facts.finished if counts(row)]
+    flags = [row for row in facts.finished if resets.counts(row)]
     channels = Counter(
         (query, source)
         for query, source, _ in {
@@ -202,7 +184,7 @@ def _queries(facts: Facts, resets: Mapping[str, Mapping[str, Any]]) -> tuple[Que
     ended = {(row["query"], row["source"]) for row in flags if row["kind"] == "source"}
     bad = Counter[str]()
     for row in facts.bad_rows:
-        bad[row["query"]] += row["rows"] if counts(row) else 0
+        bad[row["query"]] += row["rows"] if resets.counts(row) else 0
     sources: dict[str, list[SourceSnapshot]] = {}
     for (query, source), number in sorted(channels.items()):
         one = SourceSnapshot(
@@ -212,10 +194,7 @@ def _queries(facts: Facts, resets: Mapping[str, Mapping[str, Any]]) -> tuple[Que
     found = []
     for uid in sorted(entered.keys() | figures.keys()):
         own = figures.get(uid, NONE)
-        state: Mapping[str, Any] | None = entered.get(uid)
-        reset = _reset(resets, uid)
-        if state is None or (reset is not None and reset["at"] > state["since"]):
-            state = {"state": State.CREATED.value, "since": None, "reason": "" if reset is None else "reset"}
+        state = resets.state(uid, entered)
         lag = query_lag(said_of(facts.said, uid), own.lag, own.planned, finished=uid in final)
         found.append(
             QuerySnapshot(
@@ -245,21 +224,6 @@ def _queries(facts: Facts, resets: Mapping[str, Mapping[str, Any]]) -> tuple[Que
 
 def _moment(ms: int | None) -> datetime | None:
     return None if ms is None else datetime.fromtimestamp(ms / 1000, timezone.utc)
-
-
-def _reset(resets: Mapping[str, Mapping[str, Any]], query: str) -> Mapping[str, Any] | None:
-    """The newest reset of a query: its own, or one of the whole job ("")."""
-    own = [resets[name] for name in (query, "") if name in resets]
-    return max(own, key=lambda row: int(row["lineage"]), default=None)
-
-
-def _lineage(resets: Mapping[str, Mapping[str, Any]], query: str) -> int:
-    reset = _reset(resets, query)
-    return 0 if reset is None else int(reset["lineage"])
-
-
-def _newest_by(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, Mapping[str, Any]]:
-    return {row[key]: row for row in sorted(rows, key=lambda row: (row["incarnation"], row["since"]))}
 
 
 def _state(name: str) -> State:

@@ -13,13 +13,11 @@ if TYPE_CHECKING:
 class Colour(NamedTuple):
     """A state's colour."""
 
-    terminal: str
-    """A style of rich."""
+    terminal: str  # a style of rich
     html: str
 
 
-OTHER = Colour("white", "#888")
-"""For a state that has no colour of its own."""
+OTHER = Colour("white", "#888")  # of a state that has no colour of its own
 
 COLOURS = {
     "CREATED": Colour("bright_black", "#9aa0a6"),
@@ -58,17 +56,11 @@ def duration(seconds: float) -> str:
     return clock(seconds) if seconds >= 3600 else f"{clock(seconds)} min"
 
 
-STALE_S = 10.0
-"""A figure that is older is shown with its age, s."""
+STALE_S = 10.0  # a figure that is older is shown with its age, s
 
 
 def lag_text(rows: int | None, age: float | None) -> str:
-    """How far something is behind: `1,200`, or `1,200, 40 s ago` if that is not known to be true any more; "": unknown.
-
-    Args:
-        rows: still to be read; None: unknown.
-        age: since when that was so, s; None: unknown, or there is nothing to wait for.
-    """
+    """How far something is behind: `1,200`, or `1,200, 40 s ago` if that is not known to be true now; "": unknown."""
     if rows is None:
         return ""
     return f"{rows:,}" if age is None or age <= STALE_S else f"{rows:,}, {ago(age)} ago"

@@ -29,17 +29,10 @@ if TYPE_CHECKING:
     from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
     from spark_ext.views.status import JobStatus
 
-WIDE: Final = 160
-"""Characters in a line if the output is not a terminal."""
-
-LIVE_EVERY: Final = 0.25
-"""Interval between updates of the live line, s."""
-
-LOG_EVERY: Final = 5.0
-"""Interval between lines if the output is not a terminal, s."""
-
-REASON: Final = 100
-"""Characters of a reason that are shown."""
+WIDE: Final = 160  # characters in a line if the output is not a terminal
+LIVE_EVERY: Final = 0.25  # interval between updates of the live line, s
+LOG_EVERY: Final = 5.0  # interval between lines if the output is not a terminal, s
+REASON: Final = 100  # characters of a reason that are shown
 
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What moves the cursor, begins an escape sequence, changes the direction of writing, or cannot be encoded."""
@@ -82,8 +75,7 @@ class Column(Generic[Row]):
     name: str
     cell: Callable[[Row], str | Text]
     number: bool = False
-    used: bool = True
-    """Whether the table has it: one that is empty in all rows may be left out."""
+    used: bool = True  # whether the table has it: one that is empty in all rows may be left out
 
 
 def table(rows: Iterable[Row], columns: Sequence[Column[Row]], **style: Any) -> Table:
@@ -181,11 +173,7 @@ def _text(value: Any) -> str:
 
 
 def top_view(page: Mapping[str, Any], height: int | None = None) -> Group:
-    """The view of `spark-ext top`.
-
-    Args:
-        height: lines of the terminal; None means all queries.
-    """
+    """The view of `spark-ext top`, cut to the height of the terminal; None means all queries."""
     job, rows = page["job"], top_rows(page)
     most = len(rows) if height is None else max(1, height - 5)
     head = headline(
@@ -225,11 +213,7 @@ def top_view(page: Mapping[str, Any], height: int | None = None) -> Group:
 
 
 def mostly(parts: Mapping[str, int]) -> str:
-    """The part of an epoch that took the longest, with its share: `user code 63%`; "" if nothing is known.
-
-    Args:
-        parts: ms, by `model.epoch_parts.PARTS`.
-    """
+    """The part of an epoch that took the longest, with its share: `user code 63%`; "" if nothing is known."""
     whole = sum(parts.values())
     if not whole:
         return ""
@@ -245,11 +229,9 @@ def _number(value: float | None) -> str:
 
 
 def show(take: Callable[[], JobSnapshot], wait: Callable[[float], bool], console: Console | None = None) -> None:
-    """Show a running job until it has ended.
+    """Show a running job until it has ended, on standard error by default.
 
-    Args:
-        wait: waits for the job's end, for at most the given seconds; returns whether it has ended.
-        console: where to; None: standard error.
+    `wait` waits for its end, for at most the given seconds, and returns whether it has ended.
     """
     console = console or Terminal(stderr=True)
     if console.is_terminal:

@@ -1,7 +1,5 @@
 """A job's timeline: what each query did when, over all incarnations, made from the ledger's rows alone.
 
-    timeline(ledger rows) -> Timeline -> plain values, or through `timeline_view` a terminal's or notebook's display
-
 Pure: no clock, no Spark, no files. The time between an incarnation that was lost or has failed and the next is DOWN;
 after one that was stopped on request it is STOPPED. No row of the ledger says so: no driver was running to write it.
 """
@@ -11,21 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-JOB = ""
-"""The operator of rows that are about the job as a whole."""
-
-DOWN = "DOWN"
-"""No driver was running: the previous incarnation was lost or had failed, the next had not been started."""
-
-STOPPED = "STOPPED"
-"""No driver was running, on request: the previous incarnation was stopped, the next had not been started."""
-
-ENDED = frozenset({"FINISHED", "SUSPENDED", "FAILED", "CANCELED"})
-"""States that are never left within an incarnation."""
-
+JOB = ""  # the operator of rows that are about the job as a whole
+DOWN = "DOWN"  # no driver was running: the previous incarnation was lost or had failed, the next had not been started
+STOPPED = "STOPPED"  # no driver was running, on request: the last one was stopped, the next not started
+ENDED = frozenset({"FINISHED", "SUSPENDED", "FAILED", "CANCELED"})  # states that are never left within an incarnation
 Row = Mapping[str, Any]
 
 
@@ -33,15 +23,12 @@ Row = Mapping[str, Any]
 class Interval:
     """A period in which one operator was in one state."""
 
-    operator: str
-    """The query's uid; empty: the job."""
+    operator: str  # "": the job
     state: str
     since: datetime
-    until: datetime | None
-    """None: it has not ended. For a state that is never left: the same as `since`."""
+    until: datetime | None  # None: it has not ended. For a state that is never left: the same as `since`.
     reason: str = ""
-    incident: str | None = None
-    """The id of the incident that its time belongs to, if that was recorded with it."""
+    incident: str | None = None  # the id of the incident that its time belongs to, if that was recorded with it
 
     def seconds(self, now: datetime) -> float:
         """Its length, s; one that has not ended is measured until `now`."""
@@ -63,15 +50,11 @@ class Span:
 
     number: int
     since: datetime
-    until: datetime | None
-    """None: it is running."""
-    outcome: str
-    """How it ended, as the ledger records it; `lost`: its end is not recorded; empty: it is running."""
+    until: datetime | None  # None: it is running
+    outcome: str  # how it ended, as the ledger records it; `lost`: its end is not recorded; empty: it is running
     intervals: tuple[Interval, ...]
-    epochs: Mapping[str, int]
-    """Committed, by query."""
-    rows: Mapping[str, int]
-    """Read, by query; epochs for which Spark reported no figures count as 0."""
+    epochs: Mapping[str, int]  # committed, by query
+    rows: Mapping[str, int]  # read, by query; epochs for which Spark reported no figures count as 0
     finals: tuple[Final, ...] = ()
 
     @property
@@ -89,10 +72,8 @@ class Timeline:
     """All incarnations of a job in order, and the downtime between them."""
 
     spans: tuple[Span, ...]
-    downs: tuple[Interval, ...] = ()
-    """Periods without a driver that follow an incarnation that was lost or has failed."""
-    stops: tuple[Interval, ...] = ()
-    """Periods without a driver that follow one that was stopped on request, or has ended by itself."""
+    downs: tuple[Interval, ...] = ()  # periods without a driver that follow an incarnation that was lost or has failed
+    stops: tuple[Interval, ...] = ()  # periods without a driver after a stop on request, or an end
 
     @property
     def gaps(self) -> tuple[Interval, ...]:
@@ -108,7 +89,7 @@ class Timeline:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Plain values, times as ISO 8601 in UTC."""
-        return [_plain({**asdict(span), "down_before": self._down_before(span)}) for span in self.spans]
+        return [plain({**asdict(span), "down_before": self._down_before(span)}) for span in self.spans]
 
     def _down_before(self, span: Span) -> float:
         return sum(
@@ -130,10 +111,8 @@ def timeline(
 ) -> Timeline:
     """Make a timeline from the ledger's rows, which may be in any order.
 
-    Args:
-        alive: incarnations whose driver is known to be running. Any other whose end is not recorded was lost, and is
-            taken to have lasted until its last row of any kind.
-        now: UTC; the time from the end of the last driver until then is a gap too. None: it is not.
+    `alive` are incarnations whose driver is known to be running. Any other whose end is not recorded was lost, and is
+    taken to have lasted until its last row of any kind. The time from the end of the last driver until `now` is a gap.
     """
     started, ended = _starts_and_ends(jobs)
     by_run: dict[int, list[Row]] = defaultdict(list)
@@ -256,13 +235,12 @@ def _at(row: Row) -> datetime:
     return at
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Values as JSON has them, times as ISO 8601."""
     if isinstance(value, datetime):
         return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
     if isinstance(value, Mapping):
-        return {name: _plain(part) for name, part in value.items()}
+        return {str(name): plain(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    return value
+        return [plain(part) for part in value]
+    return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)

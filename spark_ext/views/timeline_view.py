@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderableType
 
-WIDTH = 48
-"""Characters of a bar on a wide terminal; a narrow one gets a quarter of its width."""
+WIDTH = 48  # characters of a bar on a wide terminal; a narrow one gets a quarter of its width
 
 
 class DisplayTimeline(Timeline):

@@ -15,7 +15,7 @@ from spark_ext.jobs.composition import Gate
 from spark_ext.ledger.schema import ExecutionStateRow
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.lifecycle import State
-from spark_ext.model.until import UntilNow
+from spark_ext.model.restarts import UntilNow
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.run import QueryRun
 from spark_ext.queries.worker import Worker

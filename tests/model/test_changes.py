@@ -48,14 +48,13 @@ def test_a_change_and_the_way_back_name_the_same(one: QueryDefinition, two: Quer
 def test_without_a_change_that_breaks_each_operator_is_where_it_was(one: QueryDefinition, two: QueryDefinition) -> None:
     if any(it.breaking for it in compare("q", one, two)):
         return
-    for role in (Role.SOURCE, Role.END):
-        assert [(it.uid, it.format, it.identity) for it in one.of(role)] == [
-            (it.uid, it.format, it.identity) for it in two.of(role)
-        ]
-    assert one.natives == two.natives
-    assert [it.uid for it in one.of(Role.SINK)] == [
-        it.uid for it in two.of(Role.SINK)
-    ] or one.sink_format == two.sink_format
+
+    def read(by: QueryDefinition) -> list[object]:
+        return [(it.uid, it.format, it.identity) for role in (Role.SOURCE, Role.END) for it in by.of(role)]
+
+    assert (read(one), one.natives) == (read(two), two.natives)
+    sinks = [[it.uid for it in by.of(Role.SINK)] for by in (one, two)]
+    assert sinks[0] == sinks[1] or one.sink_format == two.sink_format
 
 
 def query(*operators: OperatorDefinition) -> QueryDefinition:

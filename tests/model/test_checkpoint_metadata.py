@@ -34,13 +34,10 @@ PARTLY = SourceOffset(
 )  # fmt: skip
 FULLY = SourceOffset("weather", lineage=1, confirmed=3, sequence=3, ended=True, final=2)
 CHECKPOINT = CheckpointMetadata(
-    job="flights",
-    lineage=1,
-    incarnation=7,
+    job="flights", lineage=1, incarnation=7,
     queries={
         "daily": QueryMetadata(
-            query_id="6f1c0c60-0f5e-4d5f-9f6e-000000000001",
-            epoch=41,
+            query_id="6f1c0c60-0f5e-4d5f-9f6e-000000000001", epoch=41,
             sources={
                 "flights": SourceMetadata("files", {"path": "data", "uid": "flights"}, PARTLY, Finish.PARTLY, 2),
                 "weather": SourceMetadata("files", {"uid": "weather"}, FULLY, Finish.FULLY, 3),
@@ -50,23 +47,18 @@ CHECKPOINT = CheckpointMetadata(
             ends={"flights~end": EndOffset("flights~end", 1, True)},
         ),
         "earlier": QueryMetadata(
-            query_id="6f1c0c60-0f5e-4d5f-9f6e-000000000002",
-            epoch=9,
-            finished=True,
+            query_id="6f1c0c60-0f5e-4d5f-9f6e-000000000002", epoch=9, finished=True,
             sources={"airports": SourceMetadata("files", {}, FULLY, Finish.ON_RESTORE, 3)},
         ),
         "fresh": QueryMetadata(query_id=None, epoch=None),
     },
-)
+)  # fmt: skip
 
 DAILY = CHECKPOINT.queries["daily"]
 SINK = replace(DAILY.sinks["daily"], position={"version": 12, "table": "t"}, asked=True)
-NEWEST = replace(
-    CHECKPOINT,
-    queries={**CHECKPOINT.queries, "daily": replace(DAILY, sinks={"daily": SINK})},
-    exchanges={"enriched": ExchangeMetadata("arrow", 5, 9, True)},
-)
-"""With what version 2 has added."""
+QUERIES = {**CHECKPOINT.queries, "daily": replace(DAILY, sinks={"daily": SINK})}
+# With what version 2 has added.
+NEWEST = replace(CHECKPOINT, queries=QUERIES, exchanges={"enriched": ExchangeMetadata("arrow", 5, 9, True)})
 
 
 def test_the_newest_version_is_written_as_in_its_golden_file() -> None:
@@ -93,16 +85,12 @@ def test_a_newer_version_is_refused(version: int | None) -> None:
 @pytest.mark.parametrize(
     ("offset", "started", "finish"),
     [
-        (None, True, Finish.NONE),
-        (SourceOffset("s", running={"a": Running(1)}), True, Finish.NONE),
-        (PARTLY, True, Finish.PARTLY),
-        (SourceOffset("s", confirmed=5, sequence=5), True, Finish.PARTLY),
-        (FULLY, True, Finish.FULLY),
-        (SourceOffset("s", ended=True), True, Finish.FULLY),
-        (FULLY, False, Finish.ON_RESTORE),
-        (None, False, Finish.ON_RESTORE),
+        (None, True, Finish.NONE), (SourceOffset("s", running={"a": Running(1)}), True, Finish.NONE),
+        (PARTLY, True, Finish.PARTLY), (SourceOffset("s", confirmed=5, sequence=5), True, Finish.PARTLY),
+        (FULLY, True, Finish.FULLY), (SourceOffset("s", ended=True), True, Finish.FULLY),
+        (FULLY, False, Finish.ON_RESTORE), (None, False, Finish.ON_RESTORE),
     ],
-)
+)  # fmt: skip
 def test_how_far_a_source_had_finished(offset: SourceOffset | None, started: bool, finish: Finish) -> None:
     assert finish_of(offset, started=started) is finish
 

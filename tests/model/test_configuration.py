@@ -136,15 +136,9 @@ def test_the_last_one_of_a_slot_wins(given: list[Event]) -> None:
 
 
 def test_nothing_is_left_of_what_was_lifted() -> None:
-    found = said(
-        ("rate_limit", source("s"), {"rows_per_second": 1}),
-        ("rate_limit", source("s"), None),
-        ("set_config", JOB, {"key": "k", "value": 1}),
-        ("set_config", JOB, {"key": "k", "unset": True}),
-        ("pause", JOB, None),
-        ("resume", JOB, None),
-    )
-    assert found == Configuration(6)
+    limit = ("rate_limit", source("s"), {"rows_per_second": 1}), ("rate_limit", source("s"), None)
+    key = ("set_config", JOB, {"key": "k", "value": 1}), ("set_config", JOB, {"key": "k", "unset": True})
+    assert said(*limit, *key, ("pause", JOB, None), ("resume", JOB, None)) == Configuration(6)
 
 
 def test_a_key_of_the_query_hides_that_of_the_job() -> None:

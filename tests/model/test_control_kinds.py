@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from spark_ext.model import json_schemas
+from spark_ext.model import control_kinds, json_schemas
 from spark_ext.model.control import JOB, MAX_VALUE_BYTES, Scope, Target, channel, query, source
 from spark_ext.model.control_kinds import BadValue, Kind, Where, checked, kinds, register
 from spark_ext.options import UID
@@ -108,19 +108,15 @@ def test_every_example_is_taken() -> None:
         ("rate_limit", {"rows_per_second": "5"}, "rows_per_second"),
         ("rate_limit", {"rows_per_second": True}, "rows_per_second"),
         ("rate_limit", {"rows_per_minute": 5}, "rows_per_minute"),
-        ("rate_limit", {"rows_per_epoch": 1.5}, "rows_per_epoch"),
-        ("rate_limit", {}, "give rows_per_second"),
+        ("rate_limit", {"rows_per_epoch": 1.5}, "rows_per_epoch"), ("rate_limit", {}, "give rows_per_second"),
         ("rate_limit", {"rows_per_second": 5, "older_than": "5 parsecs"}, "older_than"),
-        ("rate_limit", 5, "dictionary"),
-        ("sample", {"fraction": 1.01}, "less than or equal to 1"),
-        ("sample", {"fraction": 0}, "use pause"),
-        ("pause", {"why": "x"}, "pause takes no value"),
+        ("rate_limit", 5, "dictionary"), ("sample", {"fraction": 1.01}, "less than or equal to 1"),
+        ("sample", {"fraction": 0}, "use pause"), ("pause", {"why": "x"}, "pause takes no value"),
         ("set_config", {"key": "k", "value": "x" * MAX_VALUE_BYTES}, "the limit is 65536"),
-        ("set_config", {"key": ""}, "key"),
-        ("seek", {"position": 3}, "confirm it"),
+        ("set_config", {"key": ""}, "key"), ("seek", {"position": 3}, "confirm it"),
         ("seek", {"position": 3, "yes": 1}, "yes"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_is_said(name: str, value: Any, says: str) -> None:
     with pytest.raises(BadValue, match=re.escape(says)):
         checked(kinds()[name], _target(kinds()[name]), value)
@@ -164,11 +160,8 @@ def test_a_schema_that_looks_elsewhere_or_never_ends_is_refused(schema: Any, say
 
 
 def test_references_inside_a_schema_are_followed() -> None:
-    tree = {
-        "$defs": {"n": {"type": "integer"}},
-        "type": "array",
-        "items": {"anyOf": [{"$ref": "#/$defs/n"}, {"$ref": "#"}]},
-    }
+    items = {"anyOf": [{"$ref": "#/$defs/n"}, {"$ref": "#"}]}
+    tree = {"$defs": {"n": {"type": "integer"}}, "type": "array", "items": items}
     assert checked(kinds()["config_schema"], JOB, {"key": "k", "schema": tree})["schema"] == tree
     assert json_schemas.problem_of(tree, [1, [2, [3]]]) is None
     assert "is not valid" in str(json_schemas.problem_of(tree, [1, ["x"]]))
@@ -179,8 +172,6 @@ def test_references_inside_a_schema_are_followed() -> None:
 
 
 def test_a_kind_is_registered_once_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_ext.model import control_kinds
-
     monkeypatch.setattr(control_kinds, "_known", dict(kinds()))
     mine = Kind("flush", "Flushes.", frozenset({Scope.JOB}), Where.DRIVER)
     for _ in range(2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -34,14 +35,8 @@ def reached(graph: JobGraph, query: str) -> set[str]:
 
 
 def test_the_parts_of_a_graph() -> None:
-    graph = JobGraph(
-        (
-            node("join", reads="a b"),
-            node("left", writes="a"),
-            node("right", writes="b unread"),
-            node("report", after="join"),
-        )
-    )
+    left, right = node("left", writes="a"), node("right", writes="b unread")
+    graph = JobGraph((node("join", reads="a b"), left, right, node("report", after="join")))
     assert graph.order == ("left", "right", "join", "report")
     assert [one.uid for one in graph] == list(graph.order)
     assert graph.exchanges == ("a", "b", "unread")
@@ -151,10 +146,7 @@ def test_an_edge_from_a_descendant_is_a_cycle_of_existing_edges(seed: int) -> No
     graph = random_graph(chance, 8)
     query = chance.choice(graph.order)
     last = chance.choice([query, *graph.descendants(query)])
-    changed = tuple(
-        QueryNode(one.uid, one.reads, one.writes, (*one.after, last)) if one.uid == query else one
-        for one in graph.nodes
-    )
+    changed = tuple(replace(one, after=(*one.after, last)) if one.uid == query else one for one in graph.nodes)
     with pytest.raises(ConfigurationError, match="form a cycle") as refused:
         JobGraph(changed)
     named = [part.strip("'") for part in refused.value.what.partition("cycle: ")[2].split(" -> ")[::2]]

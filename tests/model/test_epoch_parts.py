@@ -56,22 +56,18 @@ ONE = StageTime(0, 0, 800, 800)
         (PlanTime(reading_most=100), [ONE], False, {"reading": 100, OTHER: 700}),
         # Behind a shuffle nothing is reading. Of the first stage, 100 + 40 ms of 400 are not.
         (
-            PlanTime(True, 100, 60, 300, 1),
-            [StageTime(3, 0, 200, 400, 40), StageTime(4, 200, 800, 600, 0, True)],
-            False,
-            {"planning": 10, "reading": 130, "user_code": 110, "state": 300, COMMIT: 205, OTHER: 260},
+            PlanTime(True, 100, 60, 300, 1), [StageTime(3, 0, 200, 400, 40), StageTime(4, 200, 800, 600, 0, True)],
+            False, {"planning": 10, "reading": 130, "user_code": 110, "state": 300, COMMIT: 205, OTHER: 260},
         ),
         # Stages of an epoch without rows read a shuffle without rows.
         (
-            PlanTime(True, state=100),
-            [StageTime(3, 0, 200, 200), StageTime(4, 200, 800, 600)],
-            False,
+            PlanTime(True, state=100), [StageTime(3, 0, 200, 200), StageTime(4, 200, 800, 600)], False,
             {"reading": 200, "state": 100},
         ),
         # Between the jobs of a function runs the function.
         (PlanTime(), [ONE], True, {"user_code": 200, COMMIT: 5}),
     ],
-)
+)  # fmt: skip
 def test_parts_of_an_epoch(plan: PlanTime, stages: list[StageTime], in_function: bool, wanted: dict[str, int]) -> None:
     found = divided(SPENT, attributed(1, [(0, 800)], stages, plan, in_function=in_function), None)
     assert found.items() >= wanted.items()

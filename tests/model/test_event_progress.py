@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from spark_ext.model.configuration import SETTINGS
 from spark_ext.model.control import JOB, Delivery, Event, channel, query, source
 from spark_ext.model.event_progress import Progress, QueryView, Rebuilt, Standing, Step
-from spark_ext.model.holds import SETTINGS
 from spark_ext.model.offsets import SourceOffset
 
 ABLE = QueryView("q", frozenset({"a", "b"}), Standing.ABLE)
@@ -61,14 +61,12 @@ def test_queries_that_can_not_obey_are_named() -> None:
 
 
 def test_an_event_that_nobody_can_obey_is_rejected_with_the_reason() -> None:
-    assert Progress(event()).last_step([view(ABLE, 4, Standing.FINISHED)]) == Step(
-        "rejected", reason="query 'q' has finished"
-    )
-    ended = Progress(event(target=source("a"))).last_step([view(ABLE, 4, ended="a")])
-    assert ended == Step("rejected", reason="query 'q' has read source 'a' to its end")
-    assert Progress(event(target=query("gone"))).last_step([ABLE]) == Step(
-        "rejected", reason="the job has nothing that it is addressed to"
-    )
+    for target, seen, reason in (
+        (JOB, view(ABLE, 4, Standing.FINISHED), "query 'q' has finished"),
+        (source("a"), view(ABLE, 4, ended="a"), "query 'q' has read source 'a' to its end"),
+        (query("gone"), ABLE, "the job has nothing that it is addressed to"),
+    ):
+        assert Progress(event(target=target)).last_step([seen]) == Step("rejected", reason=reason)
 
 
 def test_an_event_is_open_as_long_as_a_query_may_obey_it_in_a_later_start() -> None:
@@ -96,9 +94,8 @@ def test_a_result_is_kept() -> None:
 def test_a_request_that_is_obeyed_once_does_not_concern_a_later_history() -> None:
     broadcast = Event(7, "e7", "broadcast", JOB, {"type": "t"}, lineage=1, incarnation=2)
     for now in (replace(ABLE, lineage=2), replace(ABLE, begun=3)):
-        assert Progress(broadcast).last_step([now]) == Step(
-            "failed", reason="query 'q' has been restored, reset or added since"
-        )
+        reason = "query 'q' has been restored, reset or added since"
+        assert Progress(broadcast).last_step([now]) == Step("failed", reason=reason)
         assert Progress(replace(broadcast, kind="pause", value=None)).last_step([now]) is None, "what stands is obeyed"
 
 

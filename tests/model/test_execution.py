@@ -40,16 +40,12 @@ def state_after(*looks: Look, stateful: bool = False, settled: bool = False) -> 
 @pytest.mark.parametrize(
     ("message", "phase"),
     [
-        ("Initializing sources", Phase.STARTING),
-        ("Getting offsets from PythonSource", Phase.PLANNING),
-        ("Writing offsets to log", Phase.PLANNING),
-        ("Processing new data", Phase.EPOCH),
-        ("Waiting for data to arrive", Phase.IDLE),
-        ("Waiting for next trigger", Phase.IDLE),
-        ("Stopped", Phase.UNKNOWN),
-        ("", Phase.UNKNOWN),
+        ("Initializing sources", Phase.STARTING), ("Getting offsets from PythonSource", Phase.PLANNING),
+        ("Writing offsets to log", Phase.PLANNING), ("Processing new data", Phase.EPOCH),
+        ("Waiting for data to arrive", Phase.IDLE), ("Waiting for next trigger", Phase.IDLE),
+        ("Stopped", Phase.UNKNOWN), ("", Phase.UNKNOWN),
     ],
-)
+)  # fmt: skip
 def test_phases_of_messages(message: str, phase: Phase) -> None:
     assert Phase.of(message) is phase
 

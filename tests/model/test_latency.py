@@ -33,16 +33,12 @@ class World:
 
     flow: Flow = field(default_factory=Flow)
     at: int = 1_000
-    log: list[tuple[str, int]] = field(default_factory=list)
-    """The application and epoch of each entry; registrations and the like are of nobody."""
-    seen: int = 0
-    """Entries that the last look at the exchange has found."""
+    log: list[tuple[str, int]] = field(default_factory=list)  # application and epoch; a registration is of nobody
+    seen: int = 0  # entries that the last look at the exchange has found
     epochs: Counter[str] = field(default_factory=Counter)
     read: dict[str, int] = field(default_factory=lambda: dict.fromkeys(READERS, 0))
-    made: dict[int, int] = field(default_factory=dict)
-    """Stamp by epoch of `a`."""
-    committed: dict[tuple[str, int], int] = field(default_factory=dict)
-    """By query and entry, when the query has committed it."""
+    made: dict[int, int] = field(default_factory=dict)  # stamp by epoch of `a`
+    committed: dict[tuple[str, int], int] = field(default_factory=dict)  # when, by query and entry
     arrived: list[Marker] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -141,10 +137,8 @@ def test_a_chain_waits_for_what_lies_before_it() -> None:
     assert flow.arrivals(lambda passage: only_y.get(passage.exchange)) == []
     both = {"x": [("app-a", 0)], **only_y}
     found = flow.arrivals(lambda passage: both.get(passage.exchange))
-    assert [(marker.query, marker.ms, marker.way) for marker in found] == [
-        ("c", 30, ("x-in",)),
-        ("d", 60, ("x-in", "y-in")),
-    ]
+    ways = [(marker.query, marker.ms, marker.way) for marker in found]
+    assert ways == [("c", 30, ("x-in",)), ("d", 60, ("x-in", "y-in"))]
 
 
 def test_a_commit_of_the_producer_that_is_seen_late_is_waited_for() -> None:
@@ -235,7 +229,5 @@ def test_two_ways_are_two_latencies() -> None:
     latencies = Latencies(keep=False)
     for way, ms in ((("x-in",), 5), (("x-in", "y-in"), 9), (("x-in",), 6)):
         latencies.take(Marker("in", 0, (Hop("q", ms),), way))
-    assert [(one.newest.way, one.newest.ms, one.markers) for one in latencies.of("q")] == [
-        (("x-in",), 6, 2),
-        (("x-in", "y-in"), 9, 1),
-    ]
+    found = [(one.newest.way, one.newest.ms, one.markers) for one in latencies.of("q")]
+    assert found == [(("x-in",), 6, 2), (("x-in", "y-in"), 9, 1)]

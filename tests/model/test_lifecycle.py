@@ -134,8 +134,7 @@ def test_waits_grow_to_a_limit_and_attempts_end(attempts: int, first: int, facto
     waits = [policy.delay_ms(failure) for failure in range(1, attempts + 3)]
     given_up = waits[attempts:]
     taken = [wait for wait in waits[:attempts] if wait is not None]
-    assert given_up == [None, None]
-    assert len(taken) == attempts
+    assert given_up == [None, None] and len(taken) == attempts
     assert all(one <= other for one, other in itertools.pairwise(taken))
     assert all(wait <= most for wait in taken)
     if taken:

@@ -25,13 +25,11 @@ EVERYTHING = SourceOffset(
 )  # fmt: skip
 """An offset with a value in every field that it has had since version 1."""
 
+# An offset with a value in every field.
 NEWEST = replace(
-    EVERYTHING,
-    running={**EVERYTHING.running, "2013-04.csv": Running(3, jumped=True)},
-    barrier=7,
+    EVERYTHING, running={**EVERYTHING.running, "2013-04.csv": Running(3, jumped=True)}, barrier=7,
     stamp="0123456789abcdef0123456789abcdef",
-)
-"""An offset with a value in every field."""
+)  # fmt: skip
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
 values = st.recursive(
@@ -144,24 +142,14 @@ def test_confirming_drops_exactly_what_the_ledger_holds(offset: SourceOffset, up
 
 
 def test_an_epoch_reads_what_lies_between_two_offsets() -> None:
-    start = SourceOffset(
-        "s",
-        running={"a": Running(5, "A"), "b": Running(2, "B"), "still": Running(1)},
-        finished=(Finished(1, "old", 9),),
-        sequence=1,
-    )
-    end = SourceOffset(
-        "s",
-        running={"a": Running(8, "A"), "still": Running(1), "new": Running(7, "N", 3, new=True)},
-        finished=(Finished(1, "old", 9), Finished(2, "b", 4, "B"), Finished(3, "whole", 6, "W", 0, new=True)),
-        sequence=3,
-    )
-    assert set(ranges(start, end)) == {
-        Range("a", "A", 5, 8),
-        Range("b", "B", 2, 4),
-        Range("new", "N", 3, 7),
-        Range("whole", "W", 0, 6),
-    }
+    old = Finished(1, "old", 9)
+    running = {"a": Running(5, "A"), "b": Running(2, "B"), "still": Running(1)}
+    start = SourceOffset("s", running=running, finished=(old,), sequence=1)
+    running = {"a": Running(8, "A"), "still": Running(1), "new": Running(7, "N", 3, new=True)}
+    finished = (old, Finished(2, "b", 4, "B"), Finished(3, "whole", 6, "W", 0, new=True))
+    end = SourceOffset("s", running=running, finished=finished, sequence=3)
+    read = {Range("a", "A", 5, 8), Range("b", "B", 2, 4), Range("new", "N", 3, 7), Range("whole", "W", 0, 6)}
+    assert set(ranges(start, end)) == read
 
 
 def test_a_channel_that_was_sent_elsewhere_is_not_read_in_that_epoch_and_from_there_in_the_next() -> None:
@@ -177,16 +165,15 @@ def test_an_epoch_that_only_confirms_reads_nothing() -> None:
     assert ranges(start, start.confirm(1)) == ()
 
 
+STARTED, ENDED = SourceOffset("s", running={"a": Running(5)}), Finished(1, "a", 5)
+
+
 @pytest.mark.parametrize(
     ("start", "end", "says"),
     [
-        (SourceOffset("s", running={"a": Running(5)}), SourceOffset("s"), r"\['a'\] are in the start"),
-        (SourceOffset("s"), SourceOffset("s", running={"a": Running(5)}), "channel 'a' is in the end"),
-        (
-            SourceOffset("s"),
-            SourceOffset("s", finished=(Finished(1, "a", 5),), sequence=1),
-            "channel 'a' is in the end",
-        ),
+        (STARTED, SourceOffset("s"), r"\['a'\] are in the start"),
+        (SourceOffset("s"), STARTED, "channel 'a' is in the end"),
+        (SourceOffset("s"), replace(STARTED, running={}, finished=(ENDED,), sequence=1), "channel 'a' is in the end"),
     ],
 )
 def test_a_channel_that_vanished_or_is_new_is_refused(start: SourceOffset, end: SourceOffset, says: str) -> None:

@@ -1,4 +1,4 @@
-"""What follows the end of a Spark query: every cause, and what restarts depend on."""
+"""What follows the end of a Spark query: every cause, what restarts depend on, and the end of what feeds it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import given
 
 from spark_ext.errors import CommitError, DataError, FencedError, SparkExtError, StorageError
 from spark_ext.failures.labels import Response
+from spark_ext.model.lifecycle import State
 from spark_ext.model.restarts import (
     RUN_AGAIN_MS,
     Action,
@@ -19,7 +20,10 @@ from spark_ext.model.restarts import (
     Failures,
     Handling,
     RestartPolicy,
+    Stands,
+    Upstream,
     decide,
+    upstream_of,
 )
 
 POLICY = RestartPolicy()
@@ -35,26 +39,18 @@ passing = st.sampled_from([SparkExtError("x"), StorageError("x"), CommitError("x
     ("failed", "draining", "stopping", "ends_now"), list(itertools.product([False, True], repeat=4))
 )
 def test_the_cause_is_the_first_that_holds(failed: bool, draining: bool, stopping: bool, ends_now: bool) -> None:
-    order = [
-        (failed, Cause.FAILURE),
-        (stopping, Cause.STOPPED),
-        (draining, Cause.DRAINED),
-        (ends_now, Cause.CAUGHT_UP),
-        (True, Cause.OUTSIDE),
-    ]
-    expected = next(cause for holds, cause in order if holds)
+    holds = (failed, stopping, draining, ends_now, True)
+    expected = [Cause.FAILURE, Cause.STOPPED, Cause.DRAINED, Cause.CAUGHT_UP, Cause.OUTSIDE][holds.index(True)]
     assert Cause.of(failed=failed, draining=draining, stopping=stopping, ends_now=ends_now) is expected
 
 
 @pytest.mark.parametrize(
     ("cause", "action"),
     [
-        (Cause.DRAINED, Action.FINISH),
-        (Cause.STOPPED, Action.CANCEL),
-        (Cause.CAUGHT_UP, Action.SUSPEND),
+        (Cause.DRAINED, Action.FINISH), (Cause.STOPPED, Action.CANCEL), (Cause.CAUGHT_UP, Action.SUSPEND),
         (Cause.OUTSIDE, Action.CANCEL),
     ],
-)
+)  # fmt: skip
 @given(before=failures, now=st.floats(0, 2000))
 def test_an_end_without_a_failure(cause: Cause, action: Action, before: Failures, now: float) -> None:
     decision = decide(cause, None, before, POLICY, now)
@@ -124,15 +120,11 @@ def test_failures_in_a_row_are_counted_from_the_first(times: list[float]) -> Non
 @pytest.mark.parametrize(
     ("handling", "restarts"),
     [
-        (Handling(Response.STOP), 0),
-        (Handling(Response.ASK), 0),
-        (Handling(Response.RESTORE), 0),
-        (Handling(Response.RESTART_ONCE), 1),
-        (Handling(Response.RESTART), 3),
-        (Handling(Response.RESTART, attempts=5), 5),
-        (Handling(Response.RESTART, attempts=5, most=2), 2),
+        (Handling(Response.STOP), 0), (Handling(Response.ASK), 0), (Handling(Response.RESTORE), 0),
+        (Handling(Response.RESTART_ONCE), 1), (Handling(Response.RESTART), 3),
+        (Handling(Response.RESTART, attempts=5), 5), (Handling(Response.RESTART, attempts=5, most=2), 2),
     ],
-)
+)  # fmt: skip
 def test_the_table_of_decisions_says_how_often(handling: Handling, restarts: int) -> None:
     def after(count: int) -> Action:
         failures, action = NONE, Action.RESTART
@@ -189,3 +181,39 @@ def test_an_epoch_that_fails_in_the_same_way_is_called_a_poison_epoch() -> None:
 )
 def test_an_outage_is_retried_for_longer(error: SparkExtError, seconds: float, action: Action) -> None:
     assert decide(Cause.FAILURE, error, Failures(20, 50.0), POLICY, 50.0 + seconds).action is action
+
+
+RUNS = State.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("producers", "states", "waits", "ended"),
+    [
+        ("ab", {"a": State.SUSPENDED, "b": RUNS, "q": RUNS}, {}, False),
+        ("ab", {"a": State.SUSPENDED, "b": State.FINISHED, "q": RUNS}, {}, True),
+        # One that has left the job.
+        ("a", {"q": RUNS}, {}, True),
+        # One that is not built ends the run with those it waits for, unless they finish: it is about to be built then.
+        ("b", {"a": RUNS, "q": RUNS}, {"b": ("a",)}, False),
+        ("b", {"a": State.FINISHED, "q": RUNS}, {"b": ("a",)}, False),
+        ("b", {"a": State.SUSPENDED, "q": RUNS}, {"b": ("a",)}, True),
+        # One that waits for another that is not built.
+        ("c", {"a": RUNS}, {"b": ("a",), "c": ("b",)}, False),
+        ("c", {"a": State.FINISHED}, {"b": ("a",), "c": ("b",)}, False),
+        ("c", {"a": State.SUSPENDED}, {"b": ("a",), "c": ("b",)}, True),
+    ],
+)
+def test_all_of_those_that_feed_a_query_have_to_have_ended(
+    producers: str, states: dict[str, State], waits: dict[str, tuple[str, ...]], ended: bool
+) -> None:
+    stands = {uid: Stands(state) for uid, state in states.items()}
+    assert upstream_of(tuple(producers), stands, waits).ended is ended
+
+
+def test_a_root_has_nobody_to_wait_for() -> None:
+    assert upstream_of((), {"q": Stands(RUNS)}, {}) == Upstream(ended=True, epochs=0)
+
+
+def test_their_epochs_count() -> None:
+    runs = {"a": Stands(RUNS, 4), "b": Stands(RUNS, -1), "q": Stands(RUNS, 9)}
+    assert upstream_of(("a", "b"), runs, {}).epochs == 5

@@ -1,9 +1,10 @@
-"""When an epoch is slow although it moves, and what it is in: pure functions of looks and stacks."""
+"""When an epoch is slow although it moves, what it is in, and how many rows it will have: pure functions."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -11,16 +12,26 @@ from hypothesis import given
 
 from spark_ext.failures.labels import Origin
 from spark_ext.model.execution import Look, Phase, Tasks
-from spark_ext.model.slow import FLOOR, KNOWN, EpochClock, Usual, is_slow, slowed_by
+from spark_ext.model.offsets import LoggedOffsets
+from spark_ext.model.slow import (
+    ALIKE,
+    FLOOR,
+    KNOWN,
+    NEEDED,
+    EpochClock,
+    Usual,
+    advance,
+    is_slow,
+    planned_rows,
+    slowed_by,
+)
 from spark_ext.model.stacks import Sample
 from tests.model.test_stalls import MINE, WAITS, WORKER, java, worker
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 RUNS = Look(T0, Phase.EPOCH, Tasks(running=2))
 NOT_WORKING = [
-    Look(T0, Phase.IDLE, None),
-    Look(T0, Phase.PLANNING, None),
-    Look(T0, Phase.UNKNOWN, None),
+    *(Look(T0, phase, None) for phase in (Phase.IDLE, Phase.PLANNING, Phase.UNKNOWN)),
     Look(T0, Phase.EPOCH, Tasks(waiting=3)),
 ]
 
@@ -92,3 +103,43 @@ def test_what_slows_an_epoch_is_what_most_samples_say(samples: list[Sample], exp
     assert f"{found.type.value} {found.origin.value}" == expected
     if found.origin is Origin.USER:
         assert found.frame is not None and found.threads == USERS.workers[0].threads
+
+
+def logged(*sources: Any) -> LoggedOffsets:
+    return LoggedOffsets(1, {}, sources)
+
+
+POSITIONS = st.lists(st.integers(0, 10**9), min_size=1, max_size=5)
+
+
+@given(POSITIONS, st.data())
+def test_the_advance_is_the_sum_over_all_sources_and_channels(positions: list[int], data: st.DataObject) -> None:
+    by = [data.draw(st.integers(0, 1000)) for _ in positions]
+    later = [at + far for at, far in zip(positions, by, strict=True)]
+    before, after = (
+        logged({"t": {str(n): at for n, at in enumerate(reached)}}, reached, day)
+        for reached, day in ((positions, "2026-01-01"), (later, "2026-02-01"))
+    )
+    assert advance(before, after) == 2 * sum(by)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"a": 1}, {"a": 2, "b": 9}),
+        (None, {"a": 2}),
+        ({"logOffset": 1}, {"logOffset": 2}),
+        ({"reservoirVersion": 1, "index": -1}, {"reservoirVersion": 2, "index": -1}),
+    ],
+)
+def test_offsets_that_do_not_count_rows_say_nothing(before: Any, after: Any) -> None:
+    assert advance(logged(before), logged(after)) is None
+
+
+@given(st.floats(0.01, 1000), st.lists(st.integers(1, 10**6), min_size=NEEDED, max_size=20), st.integers(0, 10**7))
+def test_rows_in_proportion_to_advances_are_known_in_advance(rate: float, far: list[int], now: int) -> None:
+    known = [(one / rate, one) for one in far]
+    assert planned_rows(known, now / rate) == pytest.approx(now)
+    assert planned_rows(known[: NEEDED - 1], now / rate) is None
+    assert planned_rows(known, None) is None
+    assert planned_rows([*known, (1.0, round(ALIKE * rate) + 2)], now / rate) is None

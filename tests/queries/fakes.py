@@ -22,7 +22,7 @@ from spark_ext.ledger.view import event_of
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.model.lifecycle import State
 from spark_ext.model.offsets import Finished, SourceOffset
-from spark_ext.model.until import UntilNow
+from spark_ext.model.restarts import UntilNow
 from spark_ext.queries.assembly import query_run
 from spark_ext.queries.context import JobContext
 from spark_ext.queries.describe_failure import SparkFailure

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.model.holds import ALL, SETTINGS, is_read
+from spark_ext.model.configuration import ALL, SETTINGS, is_read
 from spark_ext.queries.builder import Configured, is_builder, settings_of
 from spark_ext.queries.spec import QueryBuild
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_ext.model.lifecycle import State
-from spark_ext.model.until import UntilNow, Upstream
+from spark_ext.model.restarts import UntilNow, Upstream
 from spark_ext.queries.catching_up import AT_REST
 from spark_ext.queries.spec import OperatorSpec
 from spark_ext.spark.backend.contract import OwnEnd

@@ -13,7 +13,7 @@ import pytest
 from spark_ext.errors import FencedError, StateError
 from spark_ext.model.commits import Claim
 from spark_ext.model.lifecycle import State
-from spark_ext.model.until import UntilNow
+from spark_ext.model.restarts import UntilNow
 from spark_ext.queries import operators
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.spec import OperatorSpec

@@ -14,20 +14,25 @@ from tests.control.states import State
 JOB = "/v1/jobs/orders"
 
 
+def client(server: ControlServer, token: str | None = None) -> httpx.Client:
+    """A client with a token, or a stranger."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return httpx.Client(base_url=server.url, headers=headers, timeout=120)
+
+
 class Served:
     """A running server, and a client with its token."""
 
     def __init__(self, state: State, server: ControlServer) -> None:
         self.state, self.server = state, server
         self.token = server.token or ""
-        self.http = httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {self.token}"}, timeout=60)
+        self.http = client(server, self.token)
 
     def post(self, kind: str, target: str = "job", value: Any = None, **more: Any) -> httpx.Response:
         """Request an event."""
         headers = more.pop("headers", {})
-        return self.http.post(
-            f"{JOB}/control", json={"kind": kind, "target": target, "value": value, **more}, headers=headers
-        )
+        body = {"kind": kind, "target": target, "value": value, **more}
+        return self.http.post(f"{JOB}/control", json=body, headers=headers)
 
     def set_key(self, value: Any, **more: Any) -> httpx.Response:
         """Request a change of one key."""

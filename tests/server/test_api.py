@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,15 @@ from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Request
 from spark_ext.control.service import ControlService
 from spark_ext.errors import ConfigurationError
-from spark_ext.ledger import Ledger
-from spark_ext.ledger.schema import ControlEventRow, IncidentRow
+from spark_ext.ledger import Ledger, view
+from spark_ext.ledger.schema import ControlEventRow
 from spark_ext.model.configuration import Configuration
 from spark_ext.server.limits import Limits
 from spark_ext.server.server import ControlServer
 from spark_ext.server.tokens import create
 from tests.control.states import State, now
-from tests.server.served import JOB, Served, serving
+from tests.ledger.rows import incident
+from tests.server.served import JOB, Served, client, serving
 from tests.support.waiting import until
 
 
@@ -46,9 +48,7 @@ def own(tmp_path: Path) -> Iterator[Served]:
 
 def event_of(state: State, event_id: str) -> Any:
     (row,) = [row for row in state.ledger.table(ControlEventRow).rows() if row.event_id == event_id]
-    from spark_ext.ledger.view import event_of as read
-
-    return read(row)
+    return view.event_of(row)
 
 
 class TestControl:
@@ -104,10 +104,7 @@ class TestControl:
     @pytest.mark.parametrize(
         ("content", "status"),
         [
-            (b"", 400),
-            (b"null", 400),
-            (b"[]", 400),
-            (b"\xff\xfe", 400),
+            *((content, 400) for content in (b"", b"null", b"[]", b"\xff\xfe")),
             (b'{"kind": "pause", "kind": "resume"}', 400),
             (b'{"kind": "set_config", "value": {"key": "x", "value": NaN}}', 400),
             (b'{"kind": "set_config", "value": {"key": "x", "value": 1e999}}', 422),
@@ -137,9 +134,9 @@ class TestControl:
     def test_a_job_that_was_not_started_has_no_control(self, tmp_path: Path) -> None:
         (tmp_path / "state").mkdir()
         with ControlServer(str(tmp_path / "state")) as server:
-            headers = {"Authorization": f"Bearer {server.token}"}
-            assert httpx.get(f"{server.url}/v1/jobs", headers=headers).json() == {"jobs": []}
-            answer = httpx.post(f"{server.url}/v1/jobs/x/control", json={"kind": "pause"}, headers=headers)
+            http = client(server, server.token)
+            assert http.get("/v1/jobs").json() == {"jobs": []}
+            answer = http.post("/v1/jobs/x/control", json={"kind": "pause"})
             assert (answer.status_code, answer.json()["reason"]) == (404, "no_job")
         assert list((tmp_path / "state").iterdir()) == []
 
@@ -148,10 +145,9 @@ class TestEvents:
     def test_pages_and_filters(self, own: Served) -> None:
         ids = [own.set_key(number).json()["id"] for number in range(5)]
         own.post("pause", "source:q-in")
-        first = own.http.get(f"{JOB}/control", params={"limit": 2, "kind": "set_config"}).json()
-        second = own.http.get(
-            f"{JOB}/control", params={"limit": 9, "kind": "set_config", "cursor": first["cursor"]}
-        ).json()
+        wanted: dict[str, Any] = {"limit": 2, "kind": "set_config"}
+        first = own.http.get(f"{JOB}/control", params=wanted).json()
+        second = own.http.get(f"{JOB}/control", params={**wanted, "limit": 9, "cursor": first["cursor"]}).json()
         assert [one["id"] for one in (*first["events"], *second["events"])] == ids[::-1]
         assert second["cursor"] is None
         both = own.http.get(f"{JOB}/control", params={"kind": ["pause", "drain"], "target": "source:q-in"}).json()
@@ -162,17 +158,10 @@ class TestEvents:
     @pytest.mark.parametrize(
         ("query", "status"),
         [
-            ("cursor=x", 400),
-            ("cursor=%00", 400),
-            ("status=done", 400),
-            ("kind=%ff", 200),
-            ("limit=0", 422),
-            ("limit=" + "9" * 5_000, 422),
-            ("after=-1", 422),
-            ("kinds=pause", 422),
-            ("token=x", 422),
+            ("cursor=x", 400), ("cursor=%00", 400), ("status=done", 400), ("kind=%ff", 200), ("limit=0", 422),
+            ("limit=" + "9" * 5_000, 422), ("after=-1", 422), ("kinds=pause", 422), ("token=x", 422),
         ],
-    )
+    )  # fmt: skip
     def test_bad_parameters_are_refused(self, served: Served, query: str, status: int) -> None:
         assert served.http.get(f"{JOB}/control?{query}").status_code == status
 
@@ -219,12 +208,8 @@ class TestEvents:
         until(lambda: len(seen) == 3, "another event")
         own.state.step(first, "acknowledged", ms=2)
         reader.join(20)
-        assert [(one["sequence"], one["status"]) for one in seen] == [
-            (1, "accepted"),
-            (1, "applied"),
-            (2, "accepted"),
-            (1, "acknowledged"),
-        ]
+        states = [(one["sequence"], one["status"]) for one in seen]
+        assert states == [(1, "accepted"), (1, "applied"), (2, "accepted"), (1, "acknowledged")]
         seen.clear()
         third = own.set_key(3).json()["id"]
         follow({"Last-Event-ID": ids[-1]}, 2)
@@ -281,30 +266,15 @@ class TestJob:
 
     def test_l2_labels_are_combined_with_and(self, own: Served) -> None:
         for number, labels in enumerate(({"type": "A", "region": "eu"}, {"type": "A"}, {"region": "eu"})):
-            own.state.writer.append(
-                IncidentRow(
-                    incident_id=str(number),
-                    at=now() - timedelta(days=number * 20),
-                    job="orders",
-                    incarnation=1,
-                    operator="q",
-                    type="failure",
-                    labels=labels,
-                    what="",
-                    evidence=None,
-                    action="",
-                    severity="WARNING",
-                    fingerprint="f",
-                )
-            )
+            own.state.writer.append(replace(incident(number, now() - timedelta(days=number * 20)), labels=labels))
 
         def found(**parameters: Any) -> list[str]:
             rows = own.http.get(f"{JOB}/incidents", params=parameters).json()["rows"]
             return [row["incident_id"] for row in rows]
 
-        assert found() == ["0", "1", "2"]
-        assert found(label=["type=A", "region=eu"]) == ["0"]
-        assert found(label="region=eu", operator="q") == ["0", "2"]
+        assert found() == ["i0", "i1", "i2"]
+        assert found(label=["type=A", "region=eu"]) == ["i0"]
+        assert found(label="region=eu", operator="q") == ["i0", "i2"]
         assert found(label="region=eu", operator="r") == []
         assert own.http.get(f"{JOB}/incidents", params={"label": "x"}).status_code == 422
 
@@ -382,9 +352,9 @@ class TestServer:
         state = State(tmp_path / "state")
         with serving(state, limits=Limits(rate=2, burst=100, refusal_seconds=0)) as own:
 
-            def client(number: int) -> list[tuple[int, int]]:
+            def ask(number: int) -> list[tuple[int, int]]:
                 answers = []
-                with httpx.Client(base_url=own.server.url, headers=own.http.headers, timeout=60) as http:
+                with client(own.server, own.token) as http:
                     for value in range(30):
                         body = {"kind": "set_config", "value": {"key": f"k{number}", "value": value}}
                         answer = http.post(f"{JOB}/control", json=body)
@@ -396,7 +366,7 @@ class TestServer:
                 return answers
 
             with ThreadPoolExecutor(8) as pool:
-                found = list(pool.map(client, range(8)))
+                found = list(pool.map(ask, range(8)))
         assert all(one == sorted(one) for one in found)
         sequences = sorted(sequence for one in found for sequence, _ in one)
         assert 100 <= len(sequences) < 240

@@ -7,20 +7,21 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.heartbeat import Heartbeat
 from spark_ext.ledger.identity import OBSERVER
 from spark_ext.ledger.incarnation import forget
-from spark_ext.ledger.schema import ControlEventRow, ExecutionStateRow
+from spark_ext.ledger.schema import ControlEventRow
 from spark_ext.server.assets import report
 from spark_ext.server.server import ControlServer
 from spark_ext.server.tokens import create
 from spark_ext.views.page.facts import FactsReader
 from tests.control.states import State
 from tests.ledger.rows import incident
+from tests.ledger.rows import state as state_row
+from tests.server.served import client
 from tests.support import browser
 from tests.support.page_states import HOSTILE, shop
 
@@ -62,9 +63,21 @@ def page(chromium: Any) -> Iterator[Any]:
 
 def enter(page: Any, server: ControlServer, token: str | None = None) -> None:
     page.goto(server.url)
-    page.fill("#token", token or server.token or "")
+    log_in(page, token or server.token or "")
+
+
+def log_in(page: Any, token: str) -> None:
+    page.fill("#token", token)
     page.click("button.primary")
     page.wait_for_selector("nav a[aria-current]")
+
+
+@pytest.fixture
+def job_report(state: str, tmp_path: Path) -> str:
+    """The address of a report."""
+    file = tmp_path / "job.html"
+    file.write_text(report(FactsReader(Ledger(state)).read(), datetime.now(timezone.utc)))
+    return file.as_uri()
 
 
 def show(page: Any, view: str) -> None:
@@ -165,10 +178,8 @@ def test_a_wrong_token_is_refused_and_a_right_one_is_in_no_address(chromium: Any
     page.fill("#token", "sxt_wrong")
     page.click("button.primary")
     page.wait_for_selector("[role=alert]:not([hidden])")
-    page.fill("#token", server.token)
     page.check("#keep")
-    page.click("button.primary")
-    page.wait_for_selector("nav a[aria-current]")
+    log_in(page, server.token or "")
     page.reload()
     page.wait_for_selector("nav a[aria-current]")
     assert server.token and not any(server.token in one for one in [*addresses, page.url])
@@ -182,19 +193,13 @@ def test_a_wrong_token_is_refused_and_a_right_one_is_in_no_address(chromium: Any
 def test_what_an_observer_watches_has_no_buttons(page: Any, tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path / "state"))
     incarnation = start_incarnation(ledger, "nightly", kind=OBSERVER)  # this process stands for it, and runs
-    row = ExecutionStateRow(
-        operator="prices", state="RUNNING", since=datetime.now(timezone.utc), incarnation=1, reason=""
-    )
-    LedgerWriter(ledger, incarnation).append(row)
+    LedgerWriter(ledger, incarnation).append(state_row("RUNNING", "prices", datetime.now(timezone.utc)))
     with ControlServer(ledger.uri) as server:
         enter(page, server)
         page.get_by_role("link", name="prices", exact=True).wait_for()
         assert page.get_by_role("button", name="Pause").count() == 0
-        answer = httpx.post(
-            f"{server.url}/v1/jobs/nightly/control",
-            json={"kind": "pause", "target": "job"},
-            headers={"Authorization": f"Bearer {server.token}"},
-        )
+        body = {"kind": "pause", "target": "job"}
+        answer = client(server, server.token).post("/v1/jobs/nightly/control", json=body)
     assert (answer.status_code, answer.json()["reason"]) == (409, "observed")
     forget(ledger.uri, incarnation.number)
 
@@ -212,12 +217,8 @@ def test_a_driver_that_has_been_silent_is_not_taken_for_one_that_runs(page: Any,
 
 
 @pytest.mark.core
-def test_hostile_names_stay_text_on_the_page_and_in_a_report(
-    page: Any, server: ControlServer, state: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "job.html"
-    file.write_text(report(FactsReader(Ledger(state)).read(), datetime.now(timezone.utc)))
-    page.goto(file.as_uri())
+def test_hostile_names_stay_text_on_the_page_and_in_a_report(page: Any, server: ControlServer, job_report: str) -> None:
+    page.goto(job_report)
     page.wait_for_selector("nav a[aria-current]")
     for live in (False, True):
         if live:
@@ -229,12 +230,10 @@ def test_hostile_names_stay_text_on_the_page_and_in_a_report(
         assert page.locator("img").count() == 0 and "hacked" not in page.title()
 
 
-def test_a_report_needs_no_server_and_has_all_views(page: Any, state: str, tmp_path: Path) -> None:
-    file = tmp_path / "job.html"
-    file.write_text(report(FactsReader(Ledger(state)).read(), datetime.now(timezone.utc)))
+def test_a_report_needs_no_server_and_has_all_views(page: Any, job_report: str) -> None:
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
-    page.goto(file.as_uri())
+    page.goto(job_report)
     page.wait_for_selector("nav a[aria-current]")
     for view in VIEWS:
         show(page, view)
@@ -256,9 +255,7 @@ def test_axe_finds_nothing_serious_and_no_view_is_wider_than_the_window(
     page.goto(server.url)
     page.add_script_tag(content=browser.axe())
     found = [("login", *problem) for problem in serious(page)]
-    page.fill("#token", server.token or "")
-    page.click("button.primary")
-    page.wait_for_selector("nav a[aria-current]")
+    log_in(page, server.token or "")
     for view in VIEWS:
         show(page, view)
         page.wait_for_timeout(150)  # what is asked for is there
@@ -272,23 +269,15 @@ def test_axe_finds_nothing_serious_and_no_view_is_wider_than_the_window(
 
 
 def serious(page: Any, *, colours: bool | None = None) -> list[tuple[str, str]]:
-    """Rules that are broken, each with the first element.
-
-    Args:
-        page: with axe-core.
-        colours: whether the rule of the colours is the only one, or the only one left out; None: all rules.
-    """
+    """Rules that are broken, each with the first element; `colours`: only the rule of the colours, or all others."""
     options: dict[str, Any] = {"resultTypes": ["violations"]}
     if colours:
         options["runOnly"] = ["color-contrast"]
     elif colours is False:
         options["rules"] = {"color-contrast": {"enabled": False}}
     result = page.evaluate("options => axe.run(document, options)", options)
-    return [
-        (one["id"], one["nodes"][0]["html"][:200])
-        for one in result["violations"]
-        if one["impact"] in ("serious", "critical")
-    ]
+    grave = [one for one in result["violations"] if one["impact"] in ("serious", "critical")]
+    return [(one["id"], one["nodes"][0]["html"][:200]) for one in grave]
 
 
 def test_everything_is_reached_and_done_with_the_keyboard(page: Any, server: ControlServer) -> None:
@@ -312,8 +301,7 @@ def test_everything_is_reached_and_done_with_the_keyboard(page: Any, server: Con
         if reached[-1] == "price":
             break
     assert {"Pause", "Stop …", "Filter the queries", "Query", "price"} <= set(reached)
-    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-    assert outline == "solid"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("End")
     last = page.evaluate("document.activeElement.textContent")
     page.keyboard.press("ArrowUp")

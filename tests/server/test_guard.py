@@ -41,13 +41,9 @@ class Calls:
                 found.append(message["status"])
 
         scope = {
-            "type": "http",
-            "scheme": scheme,
-            "method": method,
-            "path": "/v1/jobs/orders/control",
-            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-            "client": (address, 1),
-        }
+            "type": "http", "scheme": scheme, "method": method, "path": "/v1/jobs/orders/control",
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()], "client": (address, 1),
+        }  # fmt: skip
         await self._guard(scope, receive, send)
         (status,) = found
         return status

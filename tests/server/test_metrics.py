@@ -13,7 +13,7 @@ from spark_ext.server.tokens import create
 from tests.control.states import State
 from tests.ledger.rows import epoch
 from tests.metrics.jobs import live, measured
-from tests.server.served import Served, serving
+from tests.server.served import Served, client, serving
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +51,7 @@ def test_a_token_without_the_scope_read_is_refused(tmp_path: Path) -> None:
     metrics = measured(epoch(0))
     with serving(State(tmp_path / "state"), tokens=tokens, metrics=lambda: metrics) as served:
         for token, status in ((reads, 200), (changes, 403)):
-            answer = httpx.get(f"{served.server.url}/metrics", headers={"Authorization": f"Bearer {token}"})
-            assert answer.status_code == status
+            assert client(served.server, token).get("/metrics").status_code == status
 
 
 def test_a_server_without_a_measured_job_says_what_to_do(tmp_path: Path) -> None:

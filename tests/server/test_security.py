@@ -20,7 +20,7 @@ from spark_ext.server.limits import Limits
 from spark_ext.server.server import ControlServer, Tls
 from spark_ext.server.tokens import create, generate, revoke
 from tests.control.states import State
-from tests.server.served import JOB, Served, serving
+from tests.server.served import JOB, Served, client, serving
 
 pytestmark = pytest.mark.core
 
@@ -28,17 +28,9 @@ OF_JOB = ("", "/epochs", "/finished", "/checkpoints", "/incidents", "/config?que
 OF_CONTROL = ("/control", "/control/x", "/control/stream")
 OF_PAGE = ("/page", "/page/series", "/page/stream", "/page/incidents/x")
 PAGES = (
-    "/ready",
-    "/metrics",
-    "/openapi.json",
-    "/v1/jobs",
-    *(f"{JOB}{page}" for page in OF_JOB + OF_CONTROL + OF_PAGE),
-    "/docs",
-    "/page",
-    "/page/",
-    "/page/index.html",
-    "/page/../v1/jobs",
-)
+    "/ready", "/metrics", "/openapi.json", "/v1/jobs", *(f"{JOB}{page}" for page in OF_JOB + OF_CONTROL + OF_PAGE),
+    "/docs", "/page", "/page/", "/page/index.html", "/page/../v1/jobs",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -62,16 +54,11 @@ def test_nothing_but_health_and_the_files_of_the_page_is_without_a_token(served:
 @pytest.mark.parametrize(
     "headers",
     [
-        {"Authorization": "{token}"},
-        {"Authorization": "Basic {token}"},
-        {"Authorization": "Bearer"},
-        {"Authorization": "Bearer {token}x"},
-        {"Authorization": "Bearer {token} x"},
-        {"Authorization": "Bearer \xff"},
-        {"X-Token": "{token}"},
-        {"Cookie": "token={token}"},
+        {"Authorization": "{token}"}, {"Authorization": "Basic {token}"}, {"Authorization": "Bearer"},
+        {"Authorization": "Bearer {token}x"}, {"Authorization": "Bearer {token} x"}, {"Authorization": "Bearer \xff"},
+        {"X-Token": "{token}"}, {"Cookie": "token={token}"},
     ],
-)
+)  # fmt: skip
 def test_what_is_not_a_bearer_token_does_not_count(served: Served, headers: dict[str, str]) -> None:
     raw = [(name.encode(), value.format(token=served.token).encode("latin-1")) for name, value in headers.items()]
     for name in ("x", "token", "access_token", "authorization"):
@@ -89,20 +76,16 @@ def test_scopes(tmp_path: Path) -> None:
     reader, writer = create(file, "reader", ["read"]), create(file, "writer", ["control"])
     with ControlServer(State(tmp_path / "state").path, tokens=file) as server:
         assert server.token is None
-        pause = {"kind": "pause"}
 
-        def status(token: str, method: str, page: str = f"{JOB}/control") -> int:
-            body = pause if method == "POST" else None
-            headers = {"Authorization": f"Bearer {token}"}
-            return httpx.request(method, server.url + page, headers=headers, json=body).status_code
+        def status(token: str, method: str) -> int:
+            body = {"kind": "pause"} if method == "POST" else None
+            return client(server, token).request(method, f"{JOB}/control", json=body).status_code
 
         assert (status(reader, "GET"), status(reader, "POST")) == (200, 403)
         assert (status(writer, "GET"), status(writer, "POST")) == (403, 202)
         for method in ("PUT", "PATCH", "DELETE", "TRACE"):
             assert (status(reader, method), status(writer, method)) == (403, 405)
-        event = httpx.get(f"{server.url}{JOB}/control", headers={"Authorization": f"Bearer {reader}"}).json()["events"][
-            0
-        ]
+        (event,) = client(server, reader).get(f"{JOB}/control").json()["events"]
         assert event["requested_by"] == "writer"
         assert revoke(file, "writer")
         assert status(writer, "POST") == 401
@@ -111,20 +94,12 @@ def test_scopes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "allowed"),
     [
-        ("127.0.0.1", True),
-        ("localhost:{port}", True),
-        ("LOCALHOST.", True),
-        ("[::1]:{port}", True),
-        ("control.example", True),
-        ("control.example:443", True),
-        ("evil.example", False),
-        ("127.0.0.1.evil.example", False),
-        ("localhost.evil.example:{port}", False),
-        ("10.0.0.1", False),
-        ("", False),
+        ("127.0.0.1", True), ("localhost:{port}", True), ("LOCALHOST.", True), ("[::1]:{port}", True),
+        ("control.example", True), ("control.example:443", True), ("evil.example", False), ("10.0.0.1", False),
+        ("127.0.0.1.evil.example", False), ("localhost.evil.example:{port}", False), ("", False),
         ("evil.example, localhost", False),
     ],
-)
+)  # fmt: skip
 def test_a_foreign_host_is_refused(served: Served, host: str, allowed: bool) -> None:
     host = host.format(port=served.server.url.rpartition(":")[2])
     for page in ("/v1/jobs", "/health"):
@@ -143,15 +118,10 @@ def test_hosts_of_a_server_on_all_addresses() -> None:
 @pytest.mark.parametrize(
     ("origin", "allowed"),
     [
-        ("{url}", True),
-        ("null", False),
-        ("", False),
-        ("http://evil.example", False),
-        ("http://localhost:1", False),
-        ("{url}.evil.example", False),
-        ("http://127.0.0.1", False),
+        ("{url}", True), ("null", False), ("", False), ("http://evil.example", False), ("http://localhost:1", False),
+        ("{url}.evil.example", False), ("http://127.0.0.1", False),
     ],
-)
+)  # fmt: skip
 def test_a_foreign_origin_is_refused(served: Served, origin: str, allowed: bool) -> None:
     headers = {"Origin": origin.format(url=served.server.url)}
     for answer in (served.http.get("/v1/jobs", headers=headers), served.post("pause", headers=headers)):
@@ -240,12 +210,8 @@ def test_https(tmp_path: Path) -> None:
     with ControlServer(State(tmp_path / "state").path, tls=Tls(certificate, key)) as server:
         assert server.url.startswith("https://127.0.0.1:")
         trusted = ssl.create_default_context(cafile=certificate)
-        answer = httpx.get(
-            f"{server.url}/v1/jobs",
-            verify=trusted,
-            headers={"Authorization": f"Bearer {server.token}", "Origin": server.url},
-        )
-        assert answer.status_code == 200
+        headers = {"Authorization": f"Bearer {server.token}", "Origin": server.url}
+        assert httpx.get(f"{server.url}/v1/jobs", verify=trusted, headers=headers).status_code == 200
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{server.url}/health")
 

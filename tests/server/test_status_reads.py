@@ -21,6 +21,7 @@ from spark_ext.ledger.tables import LedgerTable
 from spark_ext.server.answers import JobStatusAnswer
 from spark_ext.server.server import ControlServer
 from spark_ext.views.status import read_status
+from tests.server.served import client
 
 QUERIES, EPOCHS = 500, 100_000
 
@@ -49,18 +50,16 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[Ledger, httpx.Client]]:
     state = made(tmp_path / "state", QUERIES, EPOCHS)
-    with ControlServer(state) as server:
-        headers = {"Authorization": f"Bearer {server.token}"}
-        with httpx.Client(base_url=server.url, headers=headers, timeout=120) as client:
-            yield Ledger(state), client
+    with ControlServer(state) as server, client(server, server.token) as http:
+        yield Ledger(state), http
 
 
 @pytest.mark.slow(5, "a ledger of 100,000 epochs")
 def test_only_what_is_new_is_read_for_the_status(read: Counter[str], served: tuple[Ledger, httpx.Client]) -> None:
-    ledger, client = served
+    ledger, http = served
 
     def status() -> dict[str, Any]:
-        answer = client.get("/v1/jobs/many")
+        answer = http.get("/v1/jobs/many")
         assert answer.status_code == 200
         found: dict[str, Any] = answer.json()
         return found
@@ -71,13 +70,8 @@ def test_only_what_is_new_is_read_for_the_status(read: Counter[str], served: tup
     read.clear()
     assert {**status(), "timeline": 0} == {**first, "timeline": 0} and read.total() == 0, "nothing has changed"
 
-    row = replace(
-        ledger.table(EpochRow).rows([("query", "=", "query-007"), ("epoch", "=", 1)])[0],
-        epoch=EPOCHS,
-        input_rows=11,
-        lag_rows=70,
-        committed_at=datetime.now(timezone.utc),
-    )
+    (row,) = ledger.table(EpochRow).rows([("query", "=", "query-007"), ("epoch", "=", 1)])
+    row = replace(row, epoch=EPOCHS, input_rows=11, lag_rows=70, committed_at=datetime.now(timezone.utc))
     ledger.table(EpochRow).append([row])
     read.clear()
     before, after = ({query["uid"]: query for query in one["queries"]} for one in (first, status()))

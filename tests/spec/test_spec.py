@@ -117,13 +117,9 @@ def test_the_log_of_a_table_is_claims_epochs_and_the_rest() -> None:
         (5, [txn("fence:other", 3), txn("spark_ext:other:1:q", 5), add(1)]),
     ]
     assert traces.written(entries, "out", JOBS) == (
-        Written(0, "claim", 1),
-        Written(1, "epoch", 1, 1, 7),
-        Written(2, "other"),
-        Written(3, "claim", 2),
-        Written(4, "claim", 0),
-        Written(5, "other"),
-    )
+        Written(0, "claim", 1), Written(1, "epoch", 1, 1, 7), Written(2, "other"), Written(3, "claim", 2),
+        Written(4, "claim", 0), Written(5, "other"),
+    )  # fmt: skip
 
 
 def test_a_log_without_start_ids_is_read_by_number() -> None:

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 
 class Claimant(Protocol):
-    def claim(self) -> None: ...
+    def claim(self) -> object: ...
 
 
 C = TypeVar("C", bound=Claimant)

@@ -91,14 +91,10 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
         (folder / f"test_sink_{number}.py").write_text(adapter, encoding="utf-8")
         chosen.append(f"(test_sink_{number} and ({' or '.join(bug.noticed_by)}))")
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", " or ".join(chosen), "."],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=300,
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", " or ".join(chosen), "."], cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}, capture_output=True, text=True, timeout=300,
         check=False,
-    ).stdout
+    ).stdout  # fmt: skip
 
 
 @pytest.mark.parametrize("what", SINK_BUGS)

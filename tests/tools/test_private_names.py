@@ -20,19 +20,15 @@ def test_no_other_file_uses_a_private_name() -> None:
 @pytest.mark.parametrize(
     ("code", "name"),
     [
-        ("from py4j.protocol import Py4JError", "py4j.protocol.Py4JError"),
-        ("import py4j", "py4j"),
-        ("import pyspark.worker", "pyspark.worker"),
-        ("from pyspark import cloudpickle", "pyspark.cloudpickle"),
+        ("from py4j.protocol import Py4JError", "py4j.protocol.Py4JError"), ("import py4j", "py4j"),
+        ("import pyspark.worker", "pyspark.worker"), ("from pyspark import cloudpickle", "pyspark.cloudpickle"),
         ("from pyspark.sql.pandas.types import to_arrow_type", "pyspark.sql.pandas.types.to_arrow_type"),
         ("from pyspark.sql.types import _parse_datatype_string", "pyspark.sql.types._parse_datatype_string"),
-        ("df._jdf.schema()", "df._jdf"),
-        ("frame._show_string()", "frame._show_string"),
-        ("getattr(spark, '_jvm')", "'_jvm'"),
-        ("sys.modules['pyspark.worker_util']", "'pyspark.worker_util'"),
+        ("df._jdf.schema()", "df._jdf"), ("frame._show_string()", "frame._show_string"),
+        ("getattr(spark, '_jvm')", "'_jvm'"), ("sys.modules['pyspark.worker_util']", "'pyspark.worker_util'"),
         ("class Mine(StreamingQueryListener):\n    def _jlistener(self): ...", "_jlistener"),
     ],
-)
+)  # fmt: skip
 def test_each_kind_of_use_is_found(code: str, name: str) -> None:
     (found,) = private_names([File("spark_ext/jobs/job.py", ast.parse(code), 1)])
     assert found.startswith("spark_ext/jobs/job.py:") and f": uses {name}:" in found

@@ -69,15 +69,12 @@ def test_downtime_without_an_incident_counts_for_a_rule_without_labels_alone() -
     assert availability(rule(type="SYSTEM"), found, [], at(100)).share == 1
 
 
+STATE = st.sampled_from(["RUNNING", "DOWN", "STOPPED"])
+
+
 @settings(deadline=None)
 @given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["RUNNING", "DOWN", "STOPPED"]), st.floats(0.1, 100), st.sampled_from(["net", "sys"])
-        ),
-        min_size=1,
-        max_size=10,
-    ),
+    st.lists(st.tuples(STATE, st.floats(0.1, 100), st.sampled_from(["net", "sys"])), min_size=1, max_size=10),
     st.integers(1, 500),
 )
 def test_the_downtimes_of_all_labels_add_up(pieces: list[tuple[str, float, str]], period: int) -> None:

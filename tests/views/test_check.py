@@ -29,39 +29,22 @@ def state(name: str, seconds: float, number: int = 1) -> dict[str, Any]:
 
 def incident(id_: str, seconds: float, type_: str = "failure", **fields: Any) -> dict[str, Any]:
     return {
-        "incident_id": id_,
-        "at": at(seconds),
-        "last": at(seconds),
-        "type": type_,
-        "operator": "job 'shop', query 'load'",
-        "what": "it broke\nand more",
-        "labels": {"type": "NETWORK"},
-        "evidence": None,
-        "severity": "ERROR",
-        "state": "OPEN",
-        "fingerprint": "f",
-        **fields,
-    }
+        "incident_id": id_, "at": at(seconds), "last": at(seconds), "type": type_, "evidence": None,
+        "operator": "job 'shop', query 'load'", "what": "it broke\nand more", "labels": {"type": "NETWORK"},
+        "severity": "ERROR", "state": "OPEN", "fingerprint": "f", **fields,
+    }  # fmt: skip
 
 
 def found(
-    *rows: dict[str, Any],
-    now: float = 1000,
-    states: tuple[dict[str, Any], ...] = (),
-    incidents: tuple[dict[str, Any], ...] = (),
-    limits: Limits = LIMITS,
-    beat: float | None = None,
+    *rows: dict[str, Any], now: float = 1000, states: tuple[dict[str, Any], ...] = (),
+    incidents: tuple[dict[str, Any], ...] = (), limits: Limits = LIMITS, beat: float | None = None,
     alive: bool | None = None,
-) -> Health:
+) -> Health:  # fmt: skip
     newest = max(row["incarnation"] for row in rows)
     facts = JobFacts(
-        jobs=rows,
-        states=states or (state("RUNNING", 1),),
-        occurrences=incidents,
-        incidents=incidents,
-        alive=alive,
+        jobs=rows, states=states or (state("RUNNING", 1),), occurrences=incidents, incidents=incidents, alive=alive,
         beats={} if beat is None else {newest: at(beat)},
-    )
+    )  # fmt: skip
     return health(facts, limits, at(now))
 
 
@@ -161,10 +144,8 @@ def test_an_alert_that_the_driver_has_opened_is_the_same_finding() -> None:
     limits = Limits(max_silence=60_000, rules=(RULE,))
     known = incident("u" * 32, 900, "unavailability", severity="CRITICAL", fingerprint=RULE.fingerprint)
     one = found(job("started", 0), beat=500, incidents=(known,), limits=limits)
-    assert [(finding.kind, finding.recorded) for finding in one.findings] == [
-        (ProblemKind.LOST, False),
-        (ProblemKind.UNAVAILABLE, True),
-    ]
+    kept = [(finding.kind, finding.recorded) for finding in one.findings]
+    assert kept == [(ProblemKind.LOST, False), (ProblemKind.UNAVAILABLE, True)]
     assert one.findings[1].incident_id == "u" * 32
 
 

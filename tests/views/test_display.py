@@ -8,12 +8,8 @@ from tests.support.snapshots import job, query
 
 
 def test_text() -> None:
-    found = job(
-        query("a", State.FINISHED, rows=1200, epochs=1),
-        query("b", State.FINISHED, finished_before=True),
-        state=State.FINISHED,
-        seconds=2.5,
-    )
+    queries = query("a", State.FINISHED, rows=1200, epochs=1), query("b", State.FINISHED, finished_before=True)
+    found = job(*queries, state=State.FINISHED, seconds=2.5)
     assert job_text(found).splitlines() == [
         "job 'flights' FINISHED: 1,200 rows in 1 epoch, 2.5 s, incarnation 2",
         "  a: FINISHED, 1,200 rows in 1 epoch",

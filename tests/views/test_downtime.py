@@ -19,125 +19,81 @@ def incident(name: str, seconds: float, operator: str = "job 'j', query 'q'", **
     return {"incident_id": name, "type": kind, "at": at(seconds), "operator": operator, "evidence": evidence}
 
 
-def of(states: list[Any], jobs: list[Any], incidents: list[Any], now: float, **given: Any) -> Downtime:
-    return downtime(timeline(states, jobs, **given), incidents, at(now))
+def of(states: list[Any], incidents: list[Any], now: float, *jobs: Any, alive: int = 1, **given: Any) -> Downtime:
+    found = timeline(states, jobs or [job("started", 0)], alive=frozenset({alive}), **given)
+    return downtime(found, incidents, at(now))
+
+
+def entered(*states: tuple[Any, ...]) -> list[Any]:
+    """Rows of the job itself: names, seconds, and their incarnation if it is not 1."""
+    return [state("", name, second, *more) for name, second, *more in states]
 
 
 def test_a_restart_belongs_to_the_failure_that_led_to_it() -> None:
-    found = of(
-        [state("", "RUNNING", 2), state("", "RESTARTING", 10, 1), state("", "RUNNING", 13)],
-        [job("started", 0)],
-        [incident("a", 10)],
-        20,
-        alive=frozenset({1}),
-    )
+    found = of(entered(("RUNNING", 2), ("RESTARTING", 10, 1), ("RUNNING", 13)), [incident("a", 10)], 20)
     assert found.by_state() == {"CREATED": 2, "RUNNING": 15, "RESTARTING": 3}
     assert found.by_incident() == {"a": {"RESTARTING": 3}}
     assert found.wall == 20
 
 
 def test_l3_a_failure_during_recovery_has_its_own_downtime() -> None:
-    found = of(
-        [state("", "RUNNING", 0), state("", "RESTARTING", 10), state("", "RUNNING", 40)],
-        [job("started", 0)],
-        [incident("network", 10), incident("memory", 25)],
-        50,
-        alive=frozenset({1}),
-    )
+    states = entered(("RUNNING", 0), ("RESTARTING", 10), ("RUNNING", 40))
+    found = of(states, [incident("network", 10), incident("memory", 25)], 50)
     assert found.by_incident() == {"network": {"RESTARTING": 15}, "memory": {"RESTARTING": 15}}
 
 
 def test_l3_a_wait_for_a_slot_belongs_to_what_the_job_recovers_from_or_to_itself() -> None:
     waits = [{**state("", "SCHEDULING", second), "incident": "slots"} for second in (1, 12, 30)]
-    found = of(
-        [waits[0], state("", "RUNNING", 3), state("", "RESTARTING", 10), waits[1], state("", "RUNNING", 16), waits[2]],
-        [job("started", 0)],
-        [incident("network", 10), {**incident("slots", 1), "type": "scheduling"}],
-        35,
-        alive=frozenset({1}),
-    )
+    first, restarting, again = entered(("RUNNING", 3), ("RESTARTING", 10), ("RUNNING", 16))
+    states = [waits[0], first, restarting, waits[1], again, waits[2]]
+    found = of(states, [incident("network", 10), {**incident("slots", 1), "type": "scheduling"}], 35)
     assert found.by_incident() == {"slots": {"SCHEDULING": 2 + 5}, "network": {"RESTARTING": 2, "SCHEDULING": 4}}
 
 
 def test_the_next_failure_after_a_recovery_is_one_of_its_own() -> None:
-    found = of(
-        [state("", name, second) for second, name in enumerate(["RUNNING", "RESTARTING", "RUNNING", "RESTARTING"])],
-        [job("started", 0)],
-        [incident("a", 1), incident("b", 3)],
-        5,
-        alive=frozenset({1}),
-    )
+    states = entered(("RUNNING", 0), ("RESTARTING", 1), ("RUNNING", 2), ("RESTARTING", 3))
+    found = of(states, [incident("a", 1), incident("b", 3)], 5)
     assert found.by_incident() == {"a": {"RESTARTING": 1}, "b": {"RESTARTING": 2}}
 
 
 def test_a_driver_that_is_lost_is_down_from_its_last_heartbeat_until_the_job_runs_again() -> None:
     """A job that was idle for an hour was not down for that hour, though its last row is so old."""
     lost = incident("lost", 3610, "job 'j'", last_seen=at(3600).isoformat(), incarnation=1)
-    found = of(
-        [state("", "RUNNING", 1), state("", "RUNNING", 3615, 2)],
-        [job("started", 0), job("started", 3610, 2)],
-        [lost],
-        3700,
-        alive=frozenset({2}),
-        beats={1: at(3600)},
-    )
+    jobs = job("started", 0), job("started", 3610, 2)
+    found = of(entered(("RUNNING", 1), ("RUNNING", 3615, 2)), [lost], 3700, *jobs, alive=2, beats={1: at(3600)})
     assert found.by_incident() == {"lost": {"DOWN": 10, "CREATED": 5}}
     assert found.by_state()["RUNNING"] == 3599 + 85
 
 
 def test_the_time_after_a_failure_counts_until_the_next_start_has_come_to_run() -> None:
     """Ten minutes between FAILED and the next start are downtime."""
-    found = of(
-        [state("", "RUNNING", 0), state("", "FAILED", 10), state("", "RUNNING", 620, 2)],
-        [job("started", 0), job("ended", 11, 1, "FAILED"), job("started", 611, 2)],
-        [incident("bug", 10)],
-        630,
-        alive=frozenset({2}),
-    )
+    states = entered(("RUNNING", 0), ("FAILED", 10), ("RUNNING", 620, 2))
+    jobs = job("started", 0), job("ended", 11, 1, "FAILED"), job("started", 611, 2)
+    found = of(states, [incident("bug", 10)], 630, *jobs, alive=2)
     assert found.by_incident() == {"bug": {"FAILED": 1, "DOWN": 600, "CREATED": 9}}
 
 
 def test_a_stop_on_request_is_no_downtime() -> None:
-    found = of(
-        [state("", "RUNNING", 0), state("", "CANCELED", 10), state("", "RUNNING", 610, 2)],
-        [job("started", 0), job("ended", 10, 1, "CANCELED"), job("started", 610, 2)],
-        [],
-        620,
-        alive=frozenset({2}),
-    )
+    states = entered(("RUNNING", 0), ("CANCELED", 10), ("RUNNING", 610, 2))
+    jobs = job("started", 0), job("ended", 10, 1, "CANCELED"), job("started", 610, 2)
+    found = of(states, [], 620, *jobs, alive=2)
     assert found.by_state() == {"RUNNING": 20, "STOPPED": 600}
     assert found.availability(at(0), at(620)) == 1.0
 
 
 def test_a_start_right_after_a_recovery_is_not_held_up_by_the_former_failure() -> None:
-    found = of(
-        [
-            *(state("", name, 10 + second / 2) for second, name in enumerate(["RUNNING", "RESTARTING", "RUNNING"])),
-            state("", "FINISHED", 11.2),
-            state("", "DEPLOYING", 11.8, 2),
-            state("", "RUNNING", 12.2, 2),
-        ],
-        [job("started", 0), job("ended", 11.3, 1, "FINISHED"), job("started", 11.5, 2)],
-        [incident("a", 10.4)],
-        20,
-        alive=frozenset({2}),
-    )
-    assert found.by_incident() == {"a": {"RESTARTING": 0.5}}
+    states = entered(
+        ("RUNNING", 10), ("RESTARTING", 10.5), ("RUNNING", 11), ("FINISHED", 11.2),
+        ("DEPLOYING", 11.8, 2), ("RUNNING", 12.2, 2),
+    )  # fmt: skip
+    jobs = job("started", 0), job("ended", 11.3, 1, "FINISHED"), job("started", 11.5, 2)
+    assert of(states, [incident("a", 10.4)], 20, *jobs, alive=2).by_incident() == {"a": {"RESTARTING": 0.5}}
 
 
 def test_a_start_that_is_refused_leaves_the_job_down_or_stopped_as_it_was() -> None:
     def gaps(outcome: str) -> list[str]:
-        found = timeline(
-            [],
-            [
-                job("started", 0),
-                job("ended", 10, 1, outcome),
-                job("started", 20, 2),
-                job("ended", 21, 2, "the start was refused"),
-                job("started", 30, 3),
-            ],
-            alive=frozenset({3}),
-        )
+        refused = job("started", 20, 2), job("ended", 21, 2, "the start was refused"), job("started", 30, 3)
+        found = timeline([], [job("started", 0), job("ended", 10, 1, outcome), *refused], alive=frozenset({3}))
         return [gap.state for gap in sorted(found.gaps, key=lambda gap: gap.since)]
 
     assert gaps("FAILED") == ["DOWN", "DOWN"]
@@ -145,26 +101,15 @@ def test_a_start_that_is_refused_leaves_the_job_down_or_stopped_as_it_was() -> N
 
 
 def test_availability_of_a_window() -> None:
-    found = of(
-        [state("", "RUNNING", 0), state("", "RESTARTING", 60), state("", "RUNNING", 70)],
-        [job("started", 0)],
-        [incident("a", 60)],
-        100,
-        alive=frozenset({1}),
-    )
+    found = of(entered(("RUNNING", 0), ("RESTARTING", 60), ("RUNNING", 70)), [incident("a", 60)], 100)
     assert found.availability(at(0), at(100)) == 0.9
     assert found.availability(at(50), at(70)) == 0.5
     assert found.availability(at(-500), at(-400)) == 1.0, "it did not exist"
 
 
 def test_a_query_that_restarts_while_the_job_runs_counts_for_itself() -> None:
-    found = of(
-        [state("", "RUNNING", 0), state("q", "RUNNING", 0), state("q", "RESTARTING", 10), state("q", "RUNNING", 14)],
-        [job("started", 0)],
-        [incident("a", 10)],
-        20,
-        alive=frozenset({1}),
-    )
+    query = [state("q", "RUNNING", 0), state("q", "RESTARTING", 10), state("q", "RUNNING", 14)]
+    found = of(entered(("RUNNING", 0)) + query, [incident("a", 10)], 20)
     assert found.by_incident() == {"a": {"RESTARTING of q": 4}}
     assert found.by_state() == {"RUNNING": 20}
 
@@ -176,10 +121,8 @@ runs = st.lists(
         st.sampled_from(["lost", "FAILED", "CANCELED", "the start was refused"]),
         times,
         times,
-    ),
-    min_size=1,
-    max_size=4,
-)
+    ), min_size=1, max_size=4,
+)  # fmt: skip
 
 
 @given(runs, st.lists(times, max_size=8))
@@ -191,7 +134,7 @@ def test_l4_the_seconds_of_all_states_add_up_to_the_wall_time(given_runs: list[A
         if outcome != "lost":
             jobs.append(job("ended", begin + length, number, outcome))
         begin += length + pause
-    found = of(states, jobs, [incident(str(at_), at_) for at_ in failures], begin)
+    found = of(states, [incident(str(at_), at_) for at_ in failures], begin, *jobs, alive=0)
     first, last = jobs[0]["at"], max(piece.until for piece in found.pieces) if found.pieces else jobs[0]["at"]
     assert found.wall == (last - first).total_seconds()
     assert abs(sum(found.by_state().values()) - found.wall) < 1e-6

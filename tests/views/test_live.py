@@ -22,15 +22,9 @@ def words(html: str) -> list[str]:
 
 def test_state_figures_and_queries() -> None:
     first = query(
-        "a",
-        rows=1200,
-        epochs=3,
-        last_epoch=8,
-        last_epoch_ms=120,
-        lag_rows=50,
-        lag_at=T0 + timedelta(seconds=9),
+        "a", rows=1200, epochs=3, last_epoch=8, last_epoch_ms=120, lag_rows=50, lag_at=T0 + timedelta(seconds=9),
         sources=(source("files", 3, 1),),
-    )
+    )  # fmt: skip
     html = live_html(job(first, query("b", State.CREATED)))
     assert words(html)[:3] == ["flights", "RUNNING", "0:10 · 1,200 rows · 3 epochs · 120 rows/s"]
     assert {"a", "1,200", "3", "8 (120 ms)", "50", "3 of 4", "b", "CREATED"} <= set(words(html))

@@ -29,10 +29,8 @@ def test_one_query() -> None:
 
 
 def test_several_queries_have_a_line_each() -> None:
-    found = job(
-        query("a", rows=10, epochs=1, last_epoch=7, last_epoch_ms=1250, sources=(source("s", 2, ended=True),)),
-        query("b"),
-    )
+    first = query("a", rows=10, epochs=1, last_epoch=7, last_epoch_ms=1250, sources=(source("s", 2, ended=True),))
+    found = job(first, query("b"))
     assert line(found).plain.splitlines() == [
         "flights RUNNING  0:10  1 epoch  10 rows  1 rows/s",
         "  a RUNNING  epoch 7  10 rows  1,250 ms/epoch  channels: 2 finished, 0 running  end of input",
@@ -74,10 +72,9 @@ def test_without_figures_the_line_says_what_the_query_is_doing(found: QuerySnaps
 )
 def test_the_lag_has_its_age_once_it_may_be_wrong(found: dict[str, Any], said: str) -> None:
     one = query("q", **{"epochs": 1, "last_epoch": 3, **found})
-    assert line(job(one, state=one.state)).plain.split("  ")[4:] == ([said] if said else [])
-    assert line(job(one, query("other"), state=one.state)).plain.splitlines()[1].split("  ")[4:] == (
-        [said] if said else []
-    )
+    alone, beside = line(job(one, state=one.state)).plain, line(job(one, query("other"), state=one.state)).plain
+    for shown in (alone, beside.splitlines()[1]):
+        assert shown.split("  ")[4:] == ([said] if said else [])
 
 
 def test_a_long_reason_is_cut() -> None:

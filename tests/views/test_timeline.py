@@ -31,14 +31,8 @@ def job(event: str, seconds: float, incarnation: int = 1, reason: str = "") -> d
 
 
 def epoch(query: str, number: int, seconds: float, rows: int | None, incarnation: int = 1) -> dict[str, Any]:
-    return {
-        "query": query,
-        "lineage": 1,
-        "epoch": number,
-        "committed_at": at(seconds),
-        "input_rows": rows,
-        "incarnation": incarnation,
-    }
+    own = {"query": query, "lineage": 1, "epoch": number}
+    return {**own, "committed_at": at(seconds), "input_rows": rows, "incarnation": incarnation}
 
 
 def step(query: str, status: str, seconds: float, incarnation: int = 1, kind: str = "final") -> dict[str, Any]:
@@ -49,20 +43,14 @@ def crash_and_finish() -> Timeline:
     """Incarnation 1 is lost 5 s in, and its last row is an epoch at 4 s; 2 begins at 9 s and finishes."""
     return timeline(
         [
-            state("", "RUNNING", 1),
-            state("q", "RUNNING", 1),
-            state("", "RUNNING", 10, 2),
-            state("q", "RUNNING", 10, 2),
-            state("q", "RESTARTING", 11, 2, "the network"),
-            state("q", "RUNNING", 12, 2),
-            state("q", "FINISHING", 14, 2),
-            state("q", "FINISHED", 15, 2),
-            state("", "FINISHED", 15, 2),
+            state("", "RUNNING", 1), state("q", "RUNNING", 1), state("", "RUNNING", 10, 2),
+            state("q", "RUNNING", 10, 2), state("q", "RESTARTING", 11, 2, "the network"), state("q", "RUNNING", 12, 2),
+            state("q", "FINISHING", 14, 2), state("q", "FINISHED", 15, 2), state("", "FINISHED", 15, 2),
         ],
         [job("started", 0), job("started", 9, 2), job("ended", 15.5, 2, "FINISHED")],
         [epoch("q", 0, 2, 10), epoch("q", 1, 4, None), epoch("q", 2, 13, 30, 2)],
         [step("q", "CLOSED", 14.9, 2), step("q", "COMPLETED", 14.5, 2), step("", "COMPLETED", 11, 2, "periodic")],
-    )
+    )  # fmt: skip
 
 
 def test_intervals_follow_one_another_and_the_last_state_ends_the_operator() -> None:
@@ -86,9 +74,7 @@ def test_a_lost_incarnation_lasts_until_its_last_row_and_the_break_after_it_is_d
 
 def test_cumulative_time_over_incarnations() -> None:
     seconds = crash_and_finish().seconds(at(100))
-    assert seconds["q", "RUNNING"] == 3 + 1 + 2
-    assert seconds["q", "RESTARTING"] == 1
-    assert seconds["", DOWN] == 5
+    assert (seconds["q", "RUNNING"], seconds["q", "RESTARTING"], seconds["", DOWN]) == (3 + 1 + 2, 1, 5)
 
 
 def test_epochs_rows_and_the_steps_of_the_final_checkpoint_belong_to_their_incarnation() -> None:
@@ -107,11 +93,9 @@ def test_an_incarnation_whose_driver_lives_lasts() -> None:
 
 
 def test_a_break_after_an_end_in_order_is_no_downtime() -> None:
-    found = timeline(
-        [state("q", "CANCELED", 1), state("q", "RUNNING", 50, 2)],
-        [job("started", 0), job("ended", 2, 1, "CANCELED"), job("started", 50, 2)],
-        alive=frozenset({2}),
-    )
+    states = [state("q", "CANCELED", 1), state("q", "RUNNING", 50, 2)]
+    jobs = [job("started", 0), job("ended", 2, 1, "CANCELED"), job("started", 50, 2)]
+    found = timeline(states, jobs, alive=frozenset({2}))
     assert not found.downs
 
 
@@ -149,10 +133,14 @@ def test_order_of_rows_is_of_no_account_and_intervals_never_overlap(
             assert own[-1].state not in ENDED or own[-1].until == own[-1].since
 
 
-def test_terminal_shows_states_downtime_and_steps() -> None:
+def printed(shown: Any, width: int = 200) -> str:
     out = io.StringIO()
-    Console(file=out, width=200).print(RichTimeline(crash_and_finish(), at(100)))
-    text = out.getvalue()
+    Console(file=out, width=width).print(shown)
+    return out.getvalue()
+
+
+def test_terminal_shows_states_downtime_and_steps() -> None:
+    text = printed(RichTimeline(crash_and_finish(), at(100)))
     assert "DOWN 5.0 s: incarnation 1 was lost" in text
     assert "RUNNING 1.0 s → RESTARTING 1.0 s → RUNNING 2.0 s → FINISHING 1.0 s → FINISHED" in text
     assert "after epoch 7: COMPLETED, CLOSED +400 ms" in text
@@ -162,26 +150,19 @@ def test_terminal_shows_states_downtime_and_steps() -> None:
 def test_a_timeline_displays_itself() -> None:
     found = crash_and_finish()
     shown = DisplayTimeline(found.spans, found.downs)
-    out = io.StringIO()
-    Console(file=out, width=200).print(shown)
-    assert "DOWN 5.0 s: incarnation 1 was lost" in out.getvalue()
+    assert "DOWN 5.0 s: incarnation 1 was lost" in printed(shown)
     assert shown._repr_html_() == to_html(found)
     assert shown.to_json() == found.to_json()
 
 
 def test_a_narrow_terminal_loses_nothing() -> None:
-    out = io.StringIO()
-    Console(file=out, width=60).print(RichTimeline(crash_and_finish(), at(100)))
-    words = " ".join(out.getvalue().split())
-    assert "…" not in words
-    assert "FINISHED (1" in words
-    assert "COMPLETED, CLOSED +400 ms" in words
+    words = " ".join(printed(RichTimeline(crash_and_finish(), at(100)), 60).split())
+    assert "…" not in words and "FINISHED (1" in words and "COMPLETED, CLOSED +400 ms" in words
 
 
 def test_a_bar_is_divided_by_time() -> None:
-    found = timeline(
-        [state("q", "RUNNING", 0), state("q", "FINISHING", 75)], [job("started", 0), job("ended", 100, 1, "CANCELED")]
-    )
+    states = [state("q", "RUNNING", 0), state("q", "FINISHING", 75)]
+    found = timeline(states, [job("started", 0), job("ended", 100, 1, "CANCELED")])
     drawn = bar(found.spans[0], "q", at(100), width=40)
     assert len(drawn.plain) == 40
     assert [str(span.style) for span in drawn.spans].count("green") == 30
@@ -196,6 +177,5 @@ def test_html_escapes_what_users_wrote() -> None:
 
 def test_json_is_plain() -> None:
     plain = json.loads(json.dumps(crash_and_finish().to_json()))
-    assert plain[1]["outcome"] == "FINISHED"
-    assert plain[1]["down_before"] == 5
-    assert plain[1]["since"] == at(9).isoformat()
+    given = {"outcome": "FINISHED", "down_before": 5, "since": at(9).isoformat()}
+    assert plain[1] == {**plain[1], **given}

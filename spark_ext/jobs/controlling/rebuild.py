@@ -18,10 +18,9 @@ from spark_ext.errors import ConfigurationError, FencedError, SparkExtError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import logger
 from spark_ext.model.changes import compare
-from spark_ext.model.configuration import Configuration
+from spark_ext.model.configuration import Configuration, changed_key, holds_at
 from spark_ext.model.control import Delivery, Event, Scope
 from spark_ext.model.event_progress import Rebuilt, Step
-from spark_ext.model.holds import changed_key, holds_at
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.builder import planned_values, refuse_change
 from spark_ext.queries.context import checkpoint_of

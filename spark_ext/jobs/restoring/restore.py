@@ -46,8 +46,8 @@ from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.masking import logger
 from spark_ext.model.commits import FenceMark
-from spark_ext.model.damage import Restored, checkpoint_to_restore
 from spark_ext.model.lifecycle import State
+from spark_ext.model.lineages import Restored, checkpoint_to_restore
 from spark_ext.queries.context import checkpoint_of
 from spark_ext.queries.spec import definition_of
 from spark_ext.sinks.runtime.retry import attempts

@@ -47,7 +47,7 @@ from spark_ext.ledger.memory import JobMemory
 from spark_ext.listeners.job_listener import JobListener
 from spark_ext.masking import logger
 from spark_ext.model.lifecycle import State
-from spark_ext.model.until import UntilNow
+from spark_ext.model.restarts import UntilNow
 from spark_ext.observing.bookkeeping import Bookkeeping, begin_bookkeeping
 from spark_ext.observing.upkeep import Upkeep
 from spark_ext.queries.assembly import query_run

@@ -1,7 +1,5 @@
 """The document that the page shows: a job, from what its ledger has, as plain JSON. Pure.
 
-    page(facts, now) -> {"job": ..., "queries": ..., "timeline": ..., "incidents": ..., ...}
-
 Times are ms since 1970 UTC. States are texts: one that this release does not know is shown as it is. What is large is
 thinned out here, so that a job of 500 queries and 100,000 epochs is less than a megabyte.
 """
@@ -10,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -19,71 +16,34 @@ from spark_ext.ledger.identity import OBSERVER
 from spark_ext.masking import mask
 from spark_ext.views.page import graph
 from spark_ext.views.page.epochs import points_each, series_of, series_of_all
-from spark_ext.views.page.facts import Facts
+from spark_ext.views.page.facts import Facts, Resets, newest_states
 from spark_ext.views.page.figures import NONE, Figures, figures_of, query_lag, rates_of, said_of
 from spark_ext.views.page.history import history, stamp, timeline_of, whole
 from spark_ext.views.page.incidents import lines
 from spark_ext.views.timeline import DOWN, ENDED, JOB
 
 VERSION: Final = 1
-"""Of the document."""
-
-CHECKPOINTS: Final = 500
-"""Checkpoints of the whole job that are shown: the newest ones."""
-
-POINTS: Final = 240
-"""Points of a series at most."""
-
-LEAST_POINTS: Final = 16
-"""Points of a query's series, however many queries there are."""
-
-TOTAL_POINTS: Final = 8_000
-"""Points of all series of queries together, unless the least for each are more."""
-
+CHECKPOINTS: Final = 500  # checkpoints of the whole job that are shown: the newest ones
+POINTS: Final = 240  # points of a series at most
+LEAST_POINTS: Final = 16  # points of a query's series, however many queries there are
+TOTAL_POINTS: Final = 8_000  # points of all series of queries together, unless the least for each are more
 Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class _Lineages:
-    """Which rows of a query count: those of before a reset do not."""
-
-    resets: Mapping[str, Row]
-
-    def reset(self, query: str) -> Row | None:
-        own = [self.resets[name] for name in (query, "") if name in self.resets]
-        return max(own, key=lambda row: int(row["lineage"]), default=None)
-
-    def least(self, query: str) -> int:
-        reset = self.reset(query)
-        return 0 if reset is None else int(reset["lineage"])
-
-    def counts(self, row: Row) -> bool:
-        return bool(row["lineage"] >= self.least(row["query"]))
 
 
 def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, Any]:
     """The document of a job."""
     started = {row["incarnation"]: row for row in facts.jobs if row["event"] == "started"}
-    newest = started[max(started)]
-    number = newest["incarnation"]
-    end = next((row["at"] for row in facts.jobs if row["event"] == "ended" and row["incarnation"] == number), None)
-    ended = end is not None
-    running = frozenset() if ended or facts.alive is False else frozenset({number})
-    lineages = _Lineages(
-        {
-            row["query"]: row
-            for row in sorted(facts.jobs, key=lambda row: int(row["lineage"]))
-            if row["event"] == "reset"
-        }
-    )
+    newest, end, running = facts.newest, facts.end, facts.running
+    number, ended = newest["incarnation"], end is not None
+    resets = Resets.of(facts.jobs)
     found = timeline_of(facts, running)
     incidents = whole(facts.incidents, facts.changes)
-    until = end or (now if running else _last(found.spans[-1].until, now))
-    figures = figures_of(facts.epochs, lineages.least)
-    rates = rates_of(facts.epochs, lineages.least, stamp(now) or 0) if running else {}
+    until = end or (None if running else found.spans[-1].until) or now
+    figures = figures_of(facts.epochs, resets.least)
+    rates = rates_of(facts.epochs, resets.least, stamp(now) or 0) if running else {}
     made_of = graph.operators(graph.newest_definitions(facts.definitions, facts.jobs))
-    queries = _queries(facts, lineages, figures, rates, made_of)
-    state = _newest(facts.states).get(JOB)
+    queries = _queries(facts, resets, figures, rates, made_of)
+    state = newest_states(facts.states).get(JOB)
     lost = not ended and facts.alive is False
     beat = None if ended else facts.beats.get(number)
     each = points_each(queries, POINTS, LEAST_POINTS, points)
@@ -128,7 +88,7 @@ def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, A
                 "queries": {uid: one.to_json() for uid, one in series_of(facts.epochs, each).items()},
             },
             "checkpoints": _checkpoints(facts.checkpoints),
-            "channels": channels(facts.finished, facts.offsets, lineages.counts),
+            "channels": channels(facts.finished, facts.offsets, resets.counts),
             "incidents": lines(incidents),
         }
     )
@@ -137,22 +97,19 @@ def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, A
 
 def _queries(
     facts: Facts,
-    lineages: _Lineages,
+    resets: Resets,
     figures: Mapping[str, Figures],
     rates: Mapping[str, float],
     made_of: Mapping[str, Mapping[str, list[dict[str, str]]]],
 ) -> list[dict[str, Any]]:
     """A row per query, by uid."""
-    entered = _newest(facts.states)
+    entered = newest_states(facts.states)
     entered.pop(JOB, None)
-    finals = {row["query"] for row in facts.checkpoints if row["kind"] == "final" and lineages.counts(row)}
+    finals = {row["query"] for row in facts.checkpoints if row["kind"] == "final" and resets.counts(row)}
     gone = graph.gone(facts.jobs).keys() - made_of.keys()
     found = []
     for uid in sorted((entered.keys() | figures.keys() | made_of.keys()) - gone):
-        state = entered.get(uid)
-        reset = lineages.reset(uid)
-        if state is None or (reset is not None and reset["at"] > state["since"]):
-            state = {"state": "CREATED", "since": None, "reason": "" if reset is None else "reset"}
+        state = resets.state(uid, entered)
         own = figures.get(uid, NONE)
         finished = uid in finals
         lag = query_lag(said_of(facts.said, uid), own.lag, own.planned, finished=finished)
@@ -189,19 +146,11 @@ def _sum_of(values: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _newest(states: tuple[Row, ...]) -> dict[str, Row]:
-    return {row["operator"]: row for row in sorted(states, key=lambda row: (row["incarnation"], row["since"]))}
-
-
 def _error(queries: list[dict[str, Any]], state: Row | None) -> str:
     if state is None:
         return ""
     failed = next((query["reason"] for query in queries if state["state"] == query["state"] == "FAILED"), "")
     return str(failed or state["reason"] or "")
-
-
-def _last(until: datetime | None, now: datetime) -> datetime:
-    return now if until is None else until
 
 
 def _checkpoints(rows: tuple[Row, ...]) -> list[dict[str, Any]]:
@@ -232,8 +181,7 @@ def _masked(value: Any) -> Any:
     return value
 
 
-MOST_NAMED: Final = 400
-"""Channels of a source that are named; of more there are only the numbers."""
+MOST_NAMED: Final = 400  # channels of a source that are named; of more there are only the numbers
 
 
 def channels(
@@ -242,11 +190,7 @@ def channels(
     """Per source: how many channels have finished, of how many that are known.
 
     What is known of those that are being read is what the offsets of the query's newest epoch say; a source that has
-    finished has no others.
-
-    Args:
-        offsets: by query, those of the newest epoch.
-        counts: whether a row belongs to its query's present lineage.
+    finished has no others. `counts` says whether a row belongs to its query's present lineage.
     """
     done: dict[tuple[str, str], dict[str, tuple[int, bool]]] = defaultdict(dict)
     ended: set[tuple[str, str]] = set()

@@ -22,8 +22,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 """Columns of the table `epochs` that are needed."""
 
-UNKNOWN: Final = -1
-"""Stands for a duration or a number of rows that is not known."""
+UNKNOWN: Final = -1  # stands for a duration or a number of rows that is not known
 
 
 def _none() -> Ints:
@@ -35,22 +34,15 @@ class Epochs:
     """Epochs, sorted by query and time; each once."""
 
     queries: tuple[str, ...] = ()
-    """Uids, sorted."""
-    query: Ints = field(default_factory=_none)
-    """Index into `queries`."""
+    query: Ints = field(default_factory=_none)  # index into `queries`
     epoch: Ints = field(default_factory=_none)
     lineage: Ints = field(default_factory=_none)
     incarnation: Ints = field(default_factory=_none)
-    at: Ints = field(default_factory=_none)
-    """When it was committed, ms since 1970 UTC."""
-    rows: Ints = field(default_factory=_none)
-    """Rows read; `UNKNOWN` if that is not known."""
-    ms: Ints = field(default_factory=_none)
-    """Duration, ms; `UNKNOWN` if that is not known."""
-    lag: Ints = field(default_factory=_none)
-    """Rows that its query had still to read when it was planned; `UNKNOWN` if that is not known."""
-    late: Ints = field(default_factory=_none)
-    """Rows that were dropped, because the watermark had passed them; `UNKNOWN` if that is not known."""
+    at: Ints = field(default_factory=_none)  # when it was committed, ms since 1970 UTC
+    rows: Ints = field(default_factory=_none)  # `UNKNOWN` if not known
+    ms: Ints = field(default_factory=_none)  # duration, ms, or `UNKNOWN`
+    lag: Ints = field(default_factory=_none)  # rows still to read when it was planned, or `UNKNOWN`
+    late: Ints = field(default_factory=_none)  # rows dropped because the watermark had passed them, or `UNKNOWN`
 
     def __len__(self) -> int:
         return len(self.at)
@@ -100,20 +92,13 @@ def _ints(column: pa.ChunkedArray) -> Ints:
 class Points:
     """A series: each point stands for one epoch or more, in order of time."""
 
-    at: Ints = field(default_factory=_none)
-    """When the first of its epochs was committed, ms since 1970 UTC."""
+    at: Ints = field(default_factory=_none)  # when the first of its epochs was committed, ms since 1970 UTC
     epochs: Ints = field(default_factory=_none)
-    """How many there are."""
-    rows: Ints = field(default_factory=_none)
-    """Rows that they read; unknown numbers count as 0."""
-    least: Ints = field(default_factory=_none)
-    """The shortest duration, ms; `UNKNOWN` if none is known."""
+    rows: Ints = field(default_factory=_none)  # rows that they read; unknown numbers count as 0
+    least: Ints = field(default_factory=_none)  # the shortest duration, ms; `UNKNOWN` if none is known
     greatest: Ints = field(default_factory=_none)
-    """The longest duration, ms."""
     mean: Ints = field(default_factory=_none)
-    """The mean duration, ms, rounded."""
-    lag: Ints = field(default_factory=_none)
-    """The greatest lag, rows; `UNKNOWN` if none is known. Empty if it is known of no point."""
+    lag: Ints = field(default_factory=_none)  # greatest lag, rows, or `UNKNOWN`; empty if known of no point
 
     def to_json(self) -> dict[str, list[int]]:
         """By column, which is half the size of a list of points."""
@@ -122,16 +107,10 @@ class Points:
 
 
 def series(at: Ints, rows: Ints, ms: Ints, most: int, lag: Ints | None = None) -> Points:
-    """Thin out.
+    """Thin out; `at` and `ms` are the time of each commit, in order, and its duration, ms. `UNKNOWN` counts in no sum.
 
     Up to `most` epochs are left as they are. Of more, the time from the first to the last is divided into `most`
-    equal periods, and each period with an epoch becomes a point.
-
-    Args:
-        at: when they were committed, in order, ms.
-        ms: duration of each; `UNKNOWN` does not count.
-        most: points, at least 1.
-        lag: of the query behind each; `UNKNOWN` does not count. None: these are not epochs of one query.
+    equal periods, and each period with an epoch becomes a point. Without `lag` they are epochs of several queries.
     """
     if not len(at):
         return Points()
@@ -171,10 +150,6 @@ def series_of_all(epochs: Epochs, most: int) -> Points:
 
 
 def points_each(queries: Sequence[Any] | int, most: int, least: int, total: int) -> int:
-    """How many points a query gets, so that all together have no more than `total`, unless that were too few to see.
-
-    Args:
-        queries: them, or their number.
-    """
+    """How many points a query gets, so that all together have no more than `total`, unless that were too few to see."""
     number = queries if isinstance(queries, int) else len(queries)
     return max(least, min(most, total // max(1, number)))

@@ -38,10 +38,7 @@ if TYPE_CHECKING:
 Rows = tuple[Mapping[str, Any], ...]
 
 CHANGES: Final = "incident_changes"
-"""The table of the changes of incidents."""
-
-MOST_NEW: Final = 64
-"""Commits of epochs that are read one by one; more are read with the whole table."""
+MOST_NEW: Final = 64  # commits of epochs that are read one by one; more are read with the whole table
 
 CHECKPOINT_COLUMNS: Final = tuple(one.name for one in columns(CheckpointRow) if one.name != "metadata")
 """All but the metadata, which may be large."""
@@ -56,34 +53,80 @@ class Facts:
     definitions: Rows = ()
     states: Rows = ()
     checkpoints: Rows = ()
-    finished: Rows = ()
-    """Only kind, query, source, channel, epoch, lineage and drained."""
+    finished: Rows = ()  # only kind, query, source, channel, epoch, lineage and drained
     exchanges: Rows = ()
-    bad_rows: Rows = ()
-    """How many were moved into their table: query, rows and lineage."""
+    bad_rows: Rows = ()  # how many were moved into their table: query, rows and lineage
     incidents: Rows = ()
     changes: Rows = ()
-    """Of incidents."""
     epochs: Epochs = field(default_factory=Epochs)
-    offsets: Mapping[str, Any] = field(default_factory=dict)
-    """By query: the offsets of its newest epoch."""
-    parts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By query, if known: where the time of its newest epoch went, ms."""
-    latencies: Mapping[str, tuple[LatencySnapshot, ...]] = field(default_factory=dict)
-    """By query, as they were recorded last in the newest start."""
-    alive: bool | None = None
-    """Whether the driver of the newest start runs; None: it is on another machine."""
-    beats: Mapping[int, datetime] = field(default_factory=dict)
-    """When drivers without a recorded end were last alive, by incarnation."""
-    said: Vitals = field(default_factory=dict)
-    """By query: what the driver of the newest start has said of it with its last heartbeat; see `queries.history`."""
+    offsets: Mapping[str, Any] = field(default_factory=dict)  # by query: the offsets of its newest epoch
+    parts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # by query: ms of its newest epoch, if known
+    latencies: Mapping[str, tuple[LatencySnapshot, ...]] = field(default_factory=dict)  # of the newest start
+    alive: bool | None = None  # whether the driver of the newest start runs; None: it is on another machine
+    beats: Mapping[int, datetime] = field(default_factory=dict)  # when drivers without a recorded end were last alive
+    said: Vitals = field(default_factory=dict)  # by query: of the newest start's last heartbeat; see `queries.history`
+
+    @property
+    def newest(self) -> Mapping[str, Any]:
+        """The row of the newest start."""
+        return max((row for row in self.jobs if row["event"] == "started"), key=lambda row: int(row["incarnation"]))
+
+    @property
+    def end(self) -> datetime | None:
+        """When that start ended; None: it has not, or the end is not recorded."""
+        number = self.newest["incarnation"]
+        ends = (row["at"] for row in self.jobs if row["event"] == "ended" and row["incarnation"] == number)
+        return next(ends, None)
+
+    @property
+    def running(self) -> frozenset[int]:
+        """The newest start, if its driver runs or may run."""
+        return frozenset() if self.end or self.alive is False else frozenset({self.newest["incarnation"]})
+
+
+@dataclass(frozen=True)
+class Resets:
+    """Which rows of a query count: those of before a reset do not."""
+
+    newest: Mapping[str, Mapping[str, Any]]  # by query, "" for the whole job
+
+    @classmethod
+    def of(cls, jobs: Rows) -> Resets:
+        """The resets among the rows of `jobs`."""
+        resets = sorted((row for row in jobs if row["event"] == "reset"), key=lambda row: int(row["lineage"]))
+        return cls({row["query"]: row for row in resets})
+
+    def of_query(self, query: str) -> Mapping[str, Any] | None:
+        """The newest reset of a query: its own, or one of the whole job."""
+        own = [self.newest[name] for name in (query, "") if name in self.newest]
+        return max(own, key=lambda row: int(row["lineage"]), default=None)
+
+    def least(self, query: str) -> int:
+        """The first lineage of a query that counts."""
+        reset = self.of_query(query)
+        return 0 if reset is None else int(reset["lineage"])
+
+    def counts(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row belongs to its query's present history."""
+        return bool(row["lineage"] >= self.least(row["query"]))
+
+    def state(self, query: str, entered: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+        """The state that a query has entered last; CREATED before its first start, and after a reset."""
+        state, reset = entered.get(query), self.of_query(query)
+        if state is None or (reset is not None and reset["at"] > state["since"]):
+            return {"state": "CREATED", "since": None, "reason": "" if reset is None else "reset"}
+        return state
+
+
+def newest_states(states: Rows) -> dict[str, Mapping[str, Any]]:
+    """The newest state of each operator."""
+    return {row["operator"]: row for row in sorted(states, key=lambda row: (row["incarnation"], row["since"]))}
 
 
 class FactsReader:
     """Reads a ledger again and again. For one thread at a time.
 
-    Args:
-        damage: gets a line for each damaged table, and the rest of the table is read; None: damage is an error.
+    `damage` gets a line for each damaged table, and the rest of the table is read; None: damage is an error.
     """
 
     def __init__(self, ledger: Ledger, damage: list[str] | None = None) -> None:

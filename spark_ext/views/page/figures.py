@@ -10,8 +10,7 @@ import numpy as np
 
 from spark_ext.views.page.epochs import UNKNOWN, Epochs, Ints
 
-RATE_MS: Final = 60_000
-"""Over which time the rows per second of a running query are measured, ms."""
+RATE_MS: Final = 60_000  # over which time the rows per second of a running query are measured, ms
 
 
 @dataclass(frozen=True)
@@ -21,21 +20,14 @@ class Figures:
     epochs: int = 0
     rows: int = 0
     last: int = -1
-    """Number of the newest epoch."""
-    last_ms: int | None = None
-    """Its duration, ms; None: unknown."""
-    at: int = 0
-    """When it was committed."""
-    lag: int | None = None
-    """Rows that were still to be read when it was planned; None: unknown."""
-    planned: int | None = None
-    """When that was; None: unknown."""
-    late: int = 0
-    """Rows that were dropped, because the watermark had passed them."""
+    last_ms: int | None = None  # its duration, ms; None: unknown
+    at: int = 0  # when it was committed
+    lag: int | None = None  # rows that were still to be read when it was planned; None: unknown
+    planned: int | None = None  # when that was; None: unknown
+    late: int = 0  # rows that were dropped, because the watermark had passed them
 
 
 NONE: Final = Figures()
-"""Of a query without epochs."""
 
 
 def figures_of(epochs: Epochs, least: Callable[[str], int]) -> dict[str, Figures]:
@@ -44,11 +36,7 @@ def figures_of(epochs: Epochs, least: Callable[[str], int]) -> dict[str, Figures
 
 
 def rates_of(epochs: Epochs, least: Callable[[str], int], now: int) -> dict[str, float]:
-    """Rows per second of the last minute, of each query that `figures_of` has.
-
-    Args:
-        now: ms since 1970 UTC.
-    """
+    """Rows per second of the minute before `now`, ms since 1970 UTC, of each query that `figures_of` has."""
     return {
         uid: round(float(np.maximum(epochs.rows[own][epochs.at[own] > now - RATE_MS], 0).sum()) / (RATE_MS / 1000), 1)
         for uid, own in _counting(epochs, least).items()
@@ -104,15 +92,11 @@ def _of(epochs: Epochs, own: Ints) -> Figures:
 class QueryLag:
     """Of one query, as the ledger and the heartbeat have it. Times are ms since 1970 UTC."""
 
-    rows: int | None = None
-    """Rows that it has still to read; None: unknown."""
-    at: int | None = None
-    """When that was so; None: unknown."""
-    sources: tuple[tuple[str, int, int], ...] = ()
-    """By source, if known: uid, rows, and when."""
+    rows: int | None = None  # rows that it has still to read; None: unknown
+    at: int | None = None  # when that was so; None: unknown
+    sources: tuple[tuple[str, int, int], ...] = ()  # by source, if known: uid, rows, and when
     watermark: int | None = None
-    newest_row: int | None = None
-    """The greatest event time that Spark has seen in its rows."""
+    newest_row: int | None = None  # the greatest event time that Spark has seen in its rows
 
     def to_json(self) -> dict[str, Any]:
         """Rows, time and sources, as the document has them."""
@@ -126,14 +110,7 @@ def said_of(said: Mapping[str, Any], uid: str) -> Mapping[str, Any]:
 
 
 def query_lag(said: Mapping[str, Any], rows: int | None, planned: int | None, *, finished: bool) -> QueryLag:
-    """What is known of a query.
-
-    Args:
-        said: its part of the newest heartbeat, see `queries.vitals`; empty without one. Malformed values are ignored.
-        rows: its lag by its newest epoch; None: unknown.
-        planned: when that epoch was planned; None: unknown.
-        finished: whether it has finished: it has nothing to read then.
-    """
+    """What is known of a query by its part of the newest heartbeat (malformed values are ignored) and its epochs."""
     watermark, newest = _whole(said.get("watermark")), _whole(said.get("newest_row"))
     if finished:
         return QueryLag(0, watermark=watermark, newest_row=newest)

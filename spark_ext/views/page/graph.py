@@ -9,11 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-READS = "exchange"
-"""Format of a source that reads an exchange."""
-
-WRITES = "exchange_2pc"
-"""Format of a sink that writes one."""
+READS = "exchange"  # format of a source that reads an exchange
+WRITES = "exchange_2pc"  # format of a sink that writes one
 
 
 def newest_definitions(
@@ -42,11 +39,7 @@ def gone(jobs: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def operators(definitions: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, list[dict[str, str]]]]:
-    """Sources and sinks of each query: uid, format, and what they read or write.
-
-    Args:
-        definitions: by query, as `newest_definitions` gives them.
-    """
+    """Sources and sinks of each query: uid, format, and what they read or write."""
     found: dict[str, dict[str, list[dict[str, str]]]] = {}
     for query, definition in definitions.items():
         own: dict[str, list[dict[str, str]]] = {"sources": [], "sinks": []}

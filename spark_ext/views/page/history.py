@@ -18,11 +18,8 @@ if TYPE_CHECKING:
     from spark_ext.views.page.epochs import Epochs
     from spark_ext.views.page.facts import Facts
 
-INTERVALS: Final = 30_000
-"""Intervals of all queries together; each shows its newest ones."""
-
-LEAST: Final = 20
-"""Intervals of a query that are shown however many queries there are."""
+INTERVALS: Final = 30_000  # intervals of all queries together; each shows its newest ones
+LEAST: Final = 20  # intervals of a query that are shown however many queries there are
 
 PERIODS: Final = {"1h": timedelta(hours=1), "1d": timedelta(days=1), "7d": timedelta(days=7)}
 """Periods for which availability is shown, in addition to the whole life of the job."""
@@ -34,11 +31,7 @@ def stamp(at: datetime | None) -> int | None:
 
 
 def timeline_of(facts: Facts, running: frozenset[int]) -> Timeline:
-    """The timeline of a job.
-
-    Args:
-        running: incarnations whose driver runs, or may run.
-    """
+    """The timeline of a job; `running` are the incarnations whose driver runs, or may run."""
     # The epochs of a driver that was lost say how long it lived. As arrays: there may be very many.
     beats = dict(facts.beats)
     for number, at in last_commits(facts.epochs).items():
@@ -60,11 +53,7 @@ def last_commits(epochs: Epochs) -> dict[int, datetime]:
 def history(
     found: Timeline, incidents: Sequence[Mapping[str, Any]], hosts: Mapping[int, str], now: datetime
 ) -> dict[str, Any]:
-    """Intervals and sums.
-
-    Args:
-        now: until then counts what has not ended.
-    """
+    """Intervals and sums; what has not ended counts until `now`."""
     divided = downtime(found, incidents, now)
     intervals = _intervals(found, divided)
     since = divided.pieces[0].since if divided.pieces else now

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Final
 
 from spark_ext.views.incidents import query_of
+from spark_ext.views.timeline import plain
 
-MOST: Final = 1_000
-"""Incidents in a document: the newest ones."""
-
-LINE: Final = 300
-"""Characters of what happened that the list shows."""
+MOST: Final = 1_000  # incidents in a document: the newest ones
+LINE: Final = 300  # characters of what happened that the list shows
 
 
 def lines(incidents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The newest incidents, newest first, without evidence.
-
-    Args:
-        incidents: each once, oldest first, as `views.incidents.merged` gives them.
-    """
+    """The newest of merged incidents, newest first, without evidence."""
     found = []
     for row in reversed(incidents[-MOST:]):
         found.append(
@@ -53,8 +46,8 @@ def detail(row: Mapping[str, Any], changes: Iterable[Mapping[str, Any]]) -> dict
         "id": row["incident_id"],
         "what": row["what"],
         "stack": str(stack) if stack else "",
-        "evidence": _plain(rest),
-        "changes": [_plain(dict(one)) for one in _by_incident(changes).get(row["incident_id"], [])],
+        "evidence": plain(rest),
+        "changes": [plain(dict(one)) for one in _by_incident(changes).get(row["incident_id"], [])],
     }
 
 
@@ -68,13 +61,3 @@ def _by_incident(changes: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping
 def _labels(row: Mapping[str, Any]) -> dict[str, str]:
     labels = row["labels"]
     return {str(name): str(value) for name, value in labels.items()} if isinstance(labels, Mapping) else {}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, Mapping):
-        return {str(name): _plain(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)

@@ -9,8 +9,7 @@ from typing import Any, Final
 from spark_ext.incidents.types import IncidentState
 from spark_ext.views.timeline import ENDED
 
-RECENT_MS: Final = 600_000
-"""How long an incident whose end is not recorded counts as open, ms."""
+RECENT_MS: Final = 600_000  # how long an incident whose end is not recorded counts as open, ms
 
 ORDER: Final = ("FAILED", "DOWN", "FAILING", "RESTARTING", "RESTORING", "DEPLOYING", "SCHEDULING", "CREATED", "PAUSED")
 """States that stand first, in this order."""
@@ -19,11 +18,9 @@ ORDER: Final = ("FAILED", "DOWN", "FAILING", "RESTARTING", "RESTORING", "DEPLOYI
 def top_rows(page: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row per query, those that need attention first.
 
-    Returns:
-        `query`, `state`, `rows_per_s` (null: not running), `epochs`, `last_epoch`, `last_epoch_ms`, `parts_ms` (see
-        `model.epoch_parts`; empty: unknown), `lag_rows` (null: unknown), `lag_age_s` (since when; null: unknown, or it
-        has ended), `age_s` (since its newest epoch was committed),
-        `incident` (the id of an open one, or "") and `reason`.
+    `rows_per_s` (null: not running), `parts_ms` (see `model.epoch_parts`; empty: unknown), `lag_rows` (null: unknown),
+    `lag_age_s` (since when; null: unknown, or it has ended), `age_s` (since its newest epoch was committed), `incident`
+    (the id of an open one, or "").
     """
     open_ = open_incidents(page)
     found = []

@@ -1,7 +1,5 @@
 """What the plots of a job show, from the document of the page: panels of lines over time, and bars of channels. Pure.
 
-    plots(page, [PlotKind.EPOCHS]) -> Plots(panels=(duration, rows), ...)
-
 Times are ms since 1970 UTC. Both drawings, by matplotlib and in a terminal, are made from these values alone.
 """
 
@@ -18,26 +16,17 @@ from typing import Any, Final
 from spark_ext.incidents.types import Severity
 from spark_ext.views.page.epochs import UNKNOWN
 
-SHOWN: Final = 6
-"""Queries that have a colour of their own; of more, those with the greatest values have one."""
-
-BARS: Final = 24
-"""Sources whose channels have a bar; of more, those with the most channels that are not finished have one."""
-
-
+SHOWN: Final = 6  # queries that have a colour of their own; of more, those with the greatest values have one
+BARS: Final = 24  # sources whose channels have a bar: those with the most unfinished ones
 ROWS: Final = "rows"
-"""The unit of panels whose titles begin with it."""
 
 
 class PlotKind(str, Enum):
     """What can be plotted."""
 
-    EPOCHS = "epochs"
-    """How long each epoch took, and how many rows it read."""
-    LAG = "lag"
-    """How many rows each query had still to read."""
-    CHANNELS = "channels"
-    """How many channels of each source have finished."""
+    EPOCHS = "epochs"  # how long each epoch took, and how many rows it read
+    LAG = "lag"  # how many rows each query had still to read
+    CHANNELS = "channels"  # how many channels of each source have finished
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +34,10 @@ class Line:
     """The values of one query over time. A value that is not known is None; the line is broken there."""
 
     query: str
-    at: tuple[int, ...]
-    """When the epochs of each point were committed."""
+    at: tuple[int, ...]  # when the epochs of each point were committed
     values: tuple[float | None, ...]
-    least: tuple[float | None, ...] = ()
-    """The least value at each point; empty: each point is one value."""
-    greatest: tuple[float | None, ...] = ()
-    """The greatest value at each point; empty: as above."""
+    least: tuple[float | None, ...] = ()  # the least value at each point; empty: each point is one value
+    greatest: tuple[float | None, ...] = ()  # the greatest value at each point; empty: as above
 
     @property
     def peak(self) -> float:
@@ -70,13 +56,9 @@ class Panel:
 
     title: str
     unit: str
-    """Of its values: `ms`, `rows`."""
-    lines: tuple[Line, ...]
-    """Of the queries that have a colour, by uid."""
-    others: tuple[Line, ...] = ()
-    """Of all further queries, which are drawn in grey."""
-    nothing: str = ""
-    """Why it has no lines; "" if it has some."""
+    lines: tuple[Line, ...]  # of the queries that have a colour, by uid
+    others: tuple[Line, ...] = ()  # of all further queries, which are drawn in grey
+    nothing: str = ""  # why it has no lines; "" if it has some
 
     @property
     def heading(self) -> str:
@@ -95,12 +77,9 @@ class Bar:
 
     query: str
     source: str
-    done: int
-    """Channels that have finished."""
+    done: int  # channels that have finished
     running: int
-    """Channels that are known and have not."""
-    ended: bool
-    """Whether the source has finished: it will have no further channels."""
+    ended: bool  # whether the source has finished: it will have no further channels
 
     @property
     def share(self) -> float:
@@ -115,17 +94,12 @@ class Plots:
 
     job: str
     state: str
-    at: int
-    """When this was so."""
+    at: int  # when this was so
     panels: tuple[Panel, ...] = ()
-    bars: tuple[Bar, ...] | None = None
-    """None: channels were not asked for."""
-    more: int = 0
-    """Sources that have no bar, because there are too many."""
-    gaps: tuple[tuple[int, int], ...] = ()
-    """When no driver ran between two starts."""
-    incidents: tuple[int, ...] = ()
-    """When there were incidents that are more than information."""
+    bars: tuple[Bar, ...] | None = None  # None: channels were not asked for
+    more: int = 0  # sources that have no bar, because there are too many
+    gaps: tuple[tuple[int, int], ...] = ()  # when no driver ran between two starts
+    incidents: tuple[int, ...] = ()  # when there were incidents that are more than information
 
     @property
     def queries(self) -> tuple[str, ...]:
@@ -183,9 +157,7 @@ def _durations(series: Mapping[str, Any], gaps: Sequence[tuple[int, int]], chose
     return _panel("Duration of an epoch", unit, lines, chosen, NO_EPOCH)
 
 
-_UNITS: Final = (("ms", 1, 5_000), ("s", 1_000, 600_000), ("min", 60_000, float("inf")))
-"""Units of a duration: each with its ms, and the duration from which on the next one is used."""
-
+_UNITS: Final = (("ms", 1, 5_000), ("s", 1_000, 600_000), ("min", 60_000, float("inf")))  # ms, and until which duration
 NO_EPOCH: Final = "no epoch has been committed yet"
 
 
@@ -242,10 +214,9 @@ def _panel(title: str, unit: str, lines: Sequence[Line], chosen: frozenset[str],
 def _gaps(spans: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, int], ...]:
     """When no driver ran: between the end of one start and the begin of the next."""
     known = sorted(spans, key=lambda span: int(span["since"]))
-    pairs = pairwise(known)
     return tuple(
         (before["until"], after["since"])
-        for before, after in pairs
+        for before, after in pairwise(known)
         if before["until"] is not None and before["until"] < after["since"]
     )
 

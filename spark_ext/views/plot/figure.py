@@ -23,34 +23,18 @@ if TYPE_CHECKING:
 COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
 """Of queries, by uid. They can be told apart by people who see colours in another way (Okabe and Ito)."""
 
-OTHERS: Final = "#B8BDC4"
-"""Of all queries without a colour of their own."""
+OTHERS: Final = "#B8BDC4"  # of all queries without a colour of their own
 
 INK, FAINT, GRID, GAP, ALARM = "#24292F", "#6B7280", "#E5E7EB", "#F1F2F4", "#C5221F"
 
-WIDTH: Final = 10.0
-"""Inches."""
-
-PANEL_HEIGHT: Final = 2.3
-"""Inches."""
-
-BAR_HEIGHT: Final = 0.3
-"""Inches."""
-
-LEAST_BARS: Final = 2
-"""For as many there is room, however few there are."""
-
-COLUMNS: Final = 9
-"""Entries in a line of the legend."""
-
-TICKS: Final = ["%Y", "%b", "%d", "%H:%M", "%H:%M", "%H:%M:%S"]
-"""Times on the axis, by what they are apart: years to seconds."""
-
-DATES: Final = ["", "%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%d", "%Y-%m-%d"]
-"""What stands beside the axis then."""
-
-DPI: Final = 144
-"""Points of an inch in an image."""
+WIDTH: Final = 10.0  # inches
+PANEL_HEIGHT: Final = 2.3  # inches
+BAR_HEIGHT: Final = 0.3  # inches
+LEAST_BARS: Final = 2  # for as many there is room, however few there are
+COLUMNS: Final = 9  # entries in a line of the legend
+TICKS: Final = ["%Y", "%b", "%d", "%H:%M", "%H:%M", "%H:%M:%S"]  # by what ticks are apart: years to seconds
+DATES: Final = ["", "%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%d", "%Y-%m-%d"]  # what stands beside the axis then
+DPI: Final = 144  # points of an inch in an image
 
 
 class JobFigure(Figure):

@@ -32,11 +32,7 @@ def draw(shown: Plots, operator: str) -> JobFigure:
 
 
 def figure_of(state: str, kinds: Sequence[str], who: str) -> JobFigure:
-    """The plots of a job by its state directory; see `Job.plot`.
-
-    Args:
-        state: path or URI.
-    """
+    """The plots of a job by its state directory; see `Job.plot`."""
     names = [kind.value for kind in PlotKind]
     for kind in kinds:
         if kind not in names:

@@ -17,16 +17,10 @@ from spark_ext.views.plot.data import Bar, Line, Panel, Plots, time_text
 from spark_ext.views.style import colour, count
 from spark_ext.views.terminal import plain
 
-COLOURS: Final = ("blue+", "orange+", "green+", "red+", "magenta+", "cyan+")
-"""Of queries, by uid; as plotext names them."""
-
+COLOURS: Final = ("blue+", "orange+", "green+", "red+", "magenta+", "cyan+")  # plotext's names
 OTHERS: Final = "gray"
-
-HEIGHT: Final = 14
-"""Lines of a panel, with its axis and its title."""
-
-TICKS: Final = 5
-"""Times that the axis shows."""
+HEIGHT: Final = 14  # lines of a panel, with its axis and its title
+TICKS: Final = 5  # times that the axis shows
 
 
 def view(shown: Plots, width: int) -> Group:

@@ -9,8 +9,8 @@ import pytest
 
 from spark_ext.control import stamps
 from spark_ext.model.barriers import Checkpoints
+from spark_ext.model.configuration import SETTINGS
 from spark_ext.model.control import Delivery
-from spark_ext.model.holds import SETTINGS
 from spark_ext.model.offsets import Json
 from spark_ext.sources.runtime.planner import Planner
 from tests.queries.fakes import FakeQuery

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from spark_ext.ledger import Ledger
-from spark_ext.ledger.schema import ExchangeRow, ExecutionStateRow, IncidentRow, JobRow
+from spark_ext.ledger.schema import JobRow
 from spark_ext.masking import remember
 from spark_ext.views.page.document import page
 from spark_ext.views.page.facts import Facts, FactsReader
@@ -24,6 +24,7 @@ from spark_ext.views.page.top import top_json, top_rows
 from spark_ext.views.snapshot import LatencySnapshot
 from spark_ext.views.status import read_status
 from spark_ext.views.terminal import top_view
+from tests.ledger import rows
 from tests.support.page_states import HOSTILE, SHOP, query, shop
 
 NOW = datetime.now(timezone.utc)
@@ -45,28 +46,20 @@ def document(facts: Facts) -> dict[str, Any]:
     return found
 
 
-def started(**changed: Any) -> dict[str, Any]:
+def started(event: str = "started", **changed: Any) -> dict[str, Any]:
     row = JobRow(
-        job="j",
-        job_id="1",
-        incarnation=1,
-        lineage=1,
-        query="",
-        event="started",
-        at=NOW,
-        host="h",
-        driver_pid=1,
-        driver_started=1.0,
-        jvm_pid=None,
-        application_id="",
-        reason="",
-    )
+        job="j", job_id="1", incarnation=1, lineage=1, query="", event=event, at=NOW, host="h", driver_pid=1,
+        driver_started=1.0, jvm_pid=None, application_id="", reason="",
+    )  # fmt: skip
     return {**vars(row), **changed}
 
 
 def state_row(name: str, operator: str = "", **changed: Any) -> dict[str, Any]:
-    row = ExecutionStateRow(operator=operator, state=name, since=NOW, incarnation=1, reason="")
-    return {**vars(row), **changed}
+    return {**vars(rows.state(name, operator, NOW)), **changed}
+
+
+def of(*states: dict[str, Any], **facts: Any) -> Facts:
+    return Facts(directory="d", **{"jobs": (started(),), "states": states, **facts})
 
 
 def test_it_agrees_with_the_status(state: str, document: dict[str, Any]) -> None:
@@ -101,13 +94,9 @@ def test_each_second_belongs_to_one_state_and_downtime_to_its_incident(document:
 def test_the_graph_is_that_of_the_definitions(document: dict[str, Any]) -> None:
     found = {(one["from"], one["exchange"], one["to"]) for one in document["graph"]["edges"]}
     assert found == {
-        ("load-orders", "orders", "price"),
-        ("load-orders", "orders", "archive"),
-        ("load-rates", "rates", "price"),
-        ("load-rates", "rates", "alerts"),
-        ("price", "priced", "daily"),
-        ("price", "priced", "alerts"),
-    }
+        ("load-orders", "orders", "price"), ("load-orders", "orders", "archive"), ("load-rates", "rates", "price"),
+        ("load-rates", "rates", "alerts"), ("price", "priced", "daily"), ("price", "priced", "alerts"),
+    }  # fmt: skip
     assert document["graph"]["operators"]["audit"]["sources"][0]["format"] == "files"
     assert set(document["graph"]["operators"]) == set(SHOP)
 
@@ -132,13 +121,7 @@ def test_it_is_small_for_many_epochs(facts: Facts) -> None:
 
 def test_a_driver_that_was_lost() -> None:
     beat = NOW + timedelta(seconds=30)
-    facts = Facts(
-        directory="d",
-        jobs=(started(),),
-        states=(state_row("RUNNING"), state_row("RUNNING", "q")),
-        alive=False,
-        beats={1: beat},
-    )
+    facts = of(state_row("RUNNING"), state_row("RUNNING", "q"), alive=False, beats={1: beat})
     job = page(facts, NOW + timedelta(hours=1))["job"]
     assert job["lost"] and job["state"] == "DOWN" and job["recorded"] == "RUNNING"
     assert job["since"] == round(beat.timestamp() * 1000) and job["rate"] is None
@@ -147,34 +130,33 @@ def test_a_driver_that_was_lost() -> None:
 @pytest.mark.parametrize(("alive", "silent"), [(None, True), (True, True), (False, False)])
 def test_a_driver_that_is_silent(alive: bool | None, silent: bool) -> None:
     beat = NOW + timedelta(seconds=30)
-    facts = Facts(directory="d", jobs=(started(),), states=(state_row("RUNNING"),), alive=alive, beats={1: beat})
+    facts = of(state_row("RUNNING"), alive=alive, beats={1: beat})
     job = page(facts, beat + timedelta(seconds=61))["job"]
     assert (job["silent"], job["heartbeat"]) == (silent, round(beat.timestamp() * 1000))
     assert job["state"] == ("RUNNING" if silent else "DOWN")
     found = page(facts, beat + timedelta(seconds=59))
     assert not found["job"]["silent"]
-    ended = {**started(), "event": "ended", "reason": "CANCELED"}
+    ended = started("ended", reason="CANCELED")
     over = page(replace(facts, jobs=(started(), ended)), beat + timedelta(hours=1))["job"]
     assert (over["silent"], over["heartbeat"]) == (False, None)
 
 
 def test_top_says_since_when_a_driver_is_silent() -> None:
     beat = NOW + timedelta(seconds=30)
-    facts = Facts(directory="d", jobs=(started(),), states=(state_row("RUNNING"),), beats={1: beat})
+    facts = of(state_row("RUNNING"), beats={1: beat})
     shown = io.StringIO()
     Console(file=shown, width=200).print(top_view(page(facts, beat + timedelta(hours=1))))
     assert f"no heartbeat since {beat:%Y-%m-%d %H:%M:%S} UTC" in shown.getvalue()
 
 
 def test_states_that_are_unknown_and_columns_that_are_new_are_shown() -> None:
-    rows = (state_row("PONDERING"), state_row("PONDERING", "q", incident="i1"))
-    found = page(Facts(directory="d", jobs=(started(),), states=rows, alive=True), NOW)
+    found = page(of(state_row("PONDERING"), state_row("PONDERING", "q", incident="i1"), alive=True), NOW)
     assert found["job"]["state"] == "PONDERING" and found["queries"][0]["incident"] == "i1"
     assert found["job"]["states"] == {"PONDERING": 1}
 
 
 def test_a_job_that_has_done_nothing_yet() -> None:
-    found = page(Facts(directory="d", jobs=(started(),), alive=None), NOW)
+    found = page(of(alive=None), NOW)
     assert found["job"]["state"] == "CREATED" and found["queries"] == [] and found["series"]["job"]["at"] == []
 
 
@@ -190,10 +172,8 @@ def test_queries_that_were_removed_or_renamed_are_not_shown() -> None:
         {"query": uid, "incarnation": number, "at": NOW, "definition": query(("in",), "out", uid)}
         for uid, number in (("old", 1), ("new", 2), ("back", 1), ("back", 3))
     ]
-    jobs = [
-        started(event="renamed", query="new", renamed_from="old", incarnation=2),
-        started(event="removed", query="back", incarnation=2),
-    ]
+    renamed = started("renamed", query="new", renamed_from="old", incarnation=2)
+    jobs = [renamed, started("removed", query="back", incarnation=2)]
     assert set(newest_definitions(made, jobs)) == {"new", "back"}
 
 
@@ -201,26 +181,9 @@ def test_an_exchange_is_sealed_until_a_restore_cuts_it() -> None:
     made_of = operators({"a": query(("in",), "@x", "a"), "b": query(("@x", "@x", "@nobody"), "out", "b")})
     assert edges(made_of) == [{"from": "a", "to": "b", "exchange": "x"}]
 
-    def rows(*events: tuple[str, int]) -> list[dict[str, Any]]:
-        return [
-            vars(
-                ExchangeRow(
-                    exchange="x",
-                    event=event,
-                    query="a",
-                    lineage=lineage,
-                    epoch=None,
-                    position=1,
-                    checkpoint_id=None,
-                    incarnation=1,
-                    at=NOW,
-                )
-            )
-            for event, lineage in events
-        ]
-
     def sealed(*events: tuple[str, int]) -> bool:
-        found = {one["name"]: one for one in exchanges(made_of, rows(*events))}
+        given = [vars(replace(rows.exchange(1, event), query="a", lineage=lineage)) for event, lineage in events]
+        found = {one["name"]: one for one in exchanges(made_of, given)}
         assert found["x"]["readers"] == ["b"] and found["nobody"]["writers"] == []
         return bool(found["x"]["sealed"])
 
@@ -236,24 +199,8 @@ def test_secrets_are_masked(facts: Facts) -> None:
 
 
 def test_incidents_of_any_age() -> None:
-    row: dict[str, Any] = {
-        **vars(
-            IncidentRow(
-                incident_id="i",
-                at=NOW,
-                job="j",
-                incarnation=1,
-                operator="query 'q'",
-                type="failure",
-                labels={"type": "X"},
-                what=f"{HOSTILE}\nmore",
-                evidence={"stack": "s", "at": NOW},
-                action="a",
-                severity="WARNING",
-                fingerprint="f",
-            )
-        )
-    }
+    given = replace(rows.incident(1, NOW), incident_id="i", what=f"{HOSTILE}\nmore", operator="query 'q'")
+    row: dict[str, Any] = {**vars(given), "evidence": {"stack": "s", "at": NOW}}
     (old,) = lines(whole([row], []))
     assert (old["severity"], old["parent"], old["status"], old["query"]) == ("WARNING", "", "", "q")
     change = {"incident_id": "i", "at": NOW, "old": "", "new": "OPEN", "cause": "", "incarnation": 1, "count": 1}
@@ -268,9 +215,9 @@ def test_incidents_of_any_age() -> None:
 
 
 def test_top_has_what_needs_attention_first(document: dict[str, Any]) -> None:
-    rows = top_rows(document)
-    assert rows[0]["query"] == "price" and rows[0]["incident"] == "4c1f02aa3" and rows[0]["state"] == "FAILED"
-    assert [row["query"] for row in rows[1:]] == sorted(row["query"] for row in rows[1:])
+    first, *others = top_rows(document)
+    assert first["query"] == "price" and first["incident"] == "4c1f02aa3" and first["state"] == "FAILED"
+    assert [row["query"] for row in others] == sorted(row["query"] for row in others)
     assert top_json(document)["state"] == "FAILING"
     assert len(list(top_view(document, height=8).renderables)) == 3  # head, table, and how many more there are
 
@@ -288,14 +235,11 @@ def test_each_query_says_how_far_it_is_behind(facts: Facts, document: dict[str, 
     lag = document["series"]["queries"]["load-orders"]["lag"]
     assert len(lag) == len(document["series"]["queries"]["load-orders"]["at"]) and max(lag) > 40_000
     assert document["series"]["queries"]["daily"]["lag"] == document["series"]["job"]["lag"] == []
-    rows = {row["query"]: row for row in top_rows(document)}
-    assert rows["alerts"]["lag_rows"] == 1_203 and rows["alerts"]["lag_age_s"] >= 40
-    assert rows["price"]["lag_age_s"] is None, "it has ended"
+    top = {row["query"]: row for row in top_rows(document)}
+    assert top["alerts"]["lag_rows"] == 1_203 and top["alerts"]["lag_age_s"] >= 40
+    assert top["price"]["lag_age_s"] is None, "it has ended"
     without = page(replace(facts, said={}), datetime.now(timezone.utc))
     assert next(one for one in without["queries"] if one["uid"] == "alerts")["lag"]["rows"] is None
-    silly: Any = {
-        "load-orders": [],
-        "alerts": {"lag": [1], "watermark": "x"},
-        "price": {"lag": {"a": [1], "b": ["x", 2]}},
-    }
+    price_lag = {"lag": {"a": [1], "b": ["x", 2]}}
+    silly: Any = {"load-orders": [], "alerts": {"lag": [1], "watermark": "x"}, "price": price_lag}
     assert page(replace(facts, said=silly), datetime.now(timezone.utc))["version"] == document["version"]

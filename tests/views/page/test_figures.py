@@ -16,22 +16,13 @@ from tests.ledger.rows import START, epoch
 
 ROWS = st.lists(
     st.builds(
-        lambda number, query, lineage, incarnation, rows, ms, lag, late: replace(
-            epoch(number, query, lineage=lineage),
-            incarnation=incarnation,
-            input_rows=rows,
-            duration_ms=ms,
-            lag_rows=lag,
-            late_rows=late,
-        ),
+        lambda number, query, lineage, **fields: replace(epoch(number, query, lineage=lineage), **fields),
         st.integers(0, 4),
         st.sampled_from("ab"),
         st.integers(1, 3),
-        st.integers(1, 3),
-        st.none() | st.integers(0, 9),
-        st.none() | st.integers(1, 9),
-        st.none() | st.integers(0, 9),
-        st.none() | st.integers(0, 9),
+        incarnation=st.integers(1, 3),
+        duration_ms=st.none() | st.integers(1, 9),
+        **dict.fromkeys(("input_rows", "lag_rows", "late_rows"), st.none() | st.integers(0, 9)),
     ),
     unique_by=lambda row: (row.query, row.lineage, row.epoch),
     max_size=30,

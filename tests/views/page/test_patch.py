@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ext.server.page_view import apply, difference, keyed
+from spark_ext.server.page_view import difference, keyed
+from tests.support.patches import patched
 
 LEAF: st.SearchStrategy[Any] = st.none() | st.integers(0, 3) | st.lists(st.integers(0, 2), max_size=2)
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -23,7 +24,7 @@ def objects(depth: int) -> st.SearchStrategy[dict[str, Any]]:
 def test_a_patch_leads_from_one_document_to_the_other(before: dict[str, Any], after: dict[str, Any]) -> None:
     kept = json.dumps(before)
     patch = json.loads(json.dumps(difference(before, after)))
-    assert apply(before, patch) == after
+    assert patched(before, patch) == after
     assert json.dumps(before) == kept
 
 

@@ -16,8 +16,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("plotext")
 
 HOUR = 3_600_000
-T0 = 1_767_225_600_000
-"""2026-01-01 00:00 UTC, ms."""
+T0 = 1_767_225_600_000  # 2026-01-01 00:00 UTC, ms
 
 
 def line(uid: str, *values: float | None) -> Line:
@@ -42,11 +41,8 @@ BARS = (
 def test_the_figure_has_units_utc_and_one_colour_for_each_query() -> None:
     made = figure(shown(DURATION, LAG, bars=BARS, gaps=((T0, T0 + HOUR),)))
     duration, lag, bars = made.axes
-    assert [axes.get_title(loc="left") for axes in made.axes] == [
-        "Duration of an epoch, ms",
-        "Rows still to be read",
-        "Channels that have finished",
-    ]
+    titles = ["Duration of an epoch, ms", "Rows still to be read", "Channels that have finished"]
+    assert [axes.get_title(loc="left") for axes in made.axes] == titles
     assert lag.get_xlabel() == "time, UTC"
     (legend,) = made.legends
     assert [text.get_text() for text in legend.get_texts()] == ["a", "b", "no driver", "incident"]
@@ -59,10 +55,8 @@ def test_the_figure_has_units_utc_and_one_colour_for_each_query() -> None:
 
 def test_the_figure_says_what_is_not_known() -> None:
     made = figure(shown(NOTHING, bars=()))
-    assert [text.get_text() for axes in made.axes for text in axes.texts] == [
-        NOTHING.nothing,
-        "no channel is known yet",
-    ]
+    said = [text.get_text() for axes in made.axes for text in axes.texts]
+    assert said == [NOTHING.nothing, "no channel is known yet"]
     assert made._repr_png_()
 
 
@@ -93,13 +87,8 @@ def test_the_terminal_has_the_same() -> None:
     assert text.startswith("shop RUNNING  2026-01-01 05:00:00 UTC  1 incident\n")
     assert "Duration of an epoch, ms" in text and "Rows still to be read" in text
     assert text.count("time, UTC") == 2
-    assert re.findall(r"(\d\d:\d\d:\d\d) ", text.split("time, UTC")[0].splitlines()[-2]) == [
-        "00:00:00",
-        "00:45:00",
-        "01:30:00",
-        "02:15:00",
-        "03:00:00",
-    ]
+    ticks = re.findall(r"(\d\d:\d\d:\d\d) ", text.split("time, UTC")[0].splitlines()[-2])
+    assert ticks == ["00:00:00", "00:45:00", "01:30:00", "02:15:00", "03:00:00"]
     assert re.search(r"^table +━+ +2 of 2, ended$", text, re.MULTILINE)
     assert "\x1b" not in text and max(map(len, text.splitlines())) <= 90
 
@@ -117,8 +106,7 @@ def test_any_values_can_be_drawn(values: tuple[float | None, ...]) -> None:
 
 
 def test_hundreds_of_queries_are_one_grey_entry() -> None:
-    panel = Panel(
-        title="Rows", unit="rows", lines=(line("a", 1, 2),), others=tuple(line(f"q{n}", 1, 2) for n in range(9))
-    )
+    others = tuple(line(f"q{n}", 1, 2) for n in range(9))
+    panel = Panel(title="Rows", unit="rows", lines=(line("a", 1, 2),), others=others)
     (legend,) = figure(shown(panel)).legends
     assert [text.get_text() for text in legend.get_texts()] == ["a", "9 more", "incident"]
