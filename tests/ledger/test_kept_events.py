@@ -48,7 +48,8 @@ def row(event: Event, expires_at: datetime | None) -> dict[str, Any]:
 @given(histories(), st.data())
 def test_what_is_kept_has_the_same_configuration(given: list[Event], data: st.DataObject) -> None:
     """Also when some events were refused or expired, which then end nothing that was in force before them."""
-    late = data.draw(st.sets(st.sampled_from([one.sequence for one in given]))) if given else set()
+    others = [one.sequence for one in given if one.kind not in ("renamed", "release")]  # the job writes those
+    late = data.draw(st.sets(st.sampled_from(others))) if others else set()
     void = data.draw(st.sets(st.sampled_from(sorted(late)))) if late else set()
     rows = [row(one, SOON if one.sequence in late else None) for one in given]
     kept = _in_force(rows, {one.event_id for one in given if one.sequence not in void})

@@ -27,7 +27,7 @@ LEGAL: Final[dict[str, frozenset[str]]] = {
     "RESTORING": _ENDS | {"DEPLOYING", "SCHEDULING", "RUNNING", "PAUSED"},
     "RUNNING": _ENDS | {"SCHEDULING", "PAUSED"},
     "PAUSED": _ENDS | {"SCHEDULING", "DEPLOYING", "RESTORING", "RUNNING"},
-    "RESTARTING": frozenset({"DEPLOYING", "RUNNING", "FINISHING", "SUSPENDED", "FAILED", "CANCELED"}),
+    "RESTARTING": frozenset({"DEPLOYING", "RUNNING", "PAUSED", "FINISHING", "SUSPENDED", "FAILED", "CANCELED"}),
     "FINISHING": frozenset({"FINISHED", "FAILED", "CANCELED"}),
     "SUSPENDED": frozenset(),
     "FINISHED": frozenset(),
