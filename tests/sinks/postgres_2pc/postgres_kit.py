@@ -122,5 +122,5 @@ KINDS = {field.name: field.dataType for field in EVERY_TYPE.fields}
 
 def plain(name: str, value: Any) -> Any:
     if isinstance(KINDS.get(name), (T.StructType, T.MapType)) or name == "list":
-        return from_json(KINDS[name], json.loads(value) if isinstance(value, str) else value)
+        return from_json(json.loads(value) if isinstance(value, str) else value, KINDS[name])
     return value
