@@ -46,12 +46,12 @@ TABLE: Final = (
     (
         r"job\.reset|RESET|_reset\(",
         "tests/conformance/test_identity.py::"
-        "test_i7_a_table_deleted_while_the_job_is_stopped_is_refused_and_reset_is_the_way_out",
+        "test_i7_a_table_deleted_under_a_stopped_job_demands_a_reset",
     ),
     (
         r"renamed_from|ran before, once|uid that was not used|under the new name",
         "tests/conformance/test_identity.py::"
-        "test_i1_a_renamed_query_is_refused_until_the_user_says_so_and_then_continues_exactly",
+        "test_i1_a_renamed_query_is_refused_until_the_user_says_so",
     ),
     (
         r"job\.remove|add it, |add it again|leave out job\.add|leave the query out|remove that call",
@@ -59,7 +59,7 @@ TABLE: Final = (
     ),
     (
         r"accept=\(",
-        "tests/conformance/test_identity.py::test_i6_what_an_operator_reads_or_writes_is_part_of_who_it_is",
+        "tests/conformance/test_identity.py::test_i6_what_an_operator_reads_or_writes_identifies_it",
     ),
     (r"move it back to|swap|order of their first start|sources? back as they were",
      "tests/conformance/test_restore.py::test_r12_two_sources_swapped_between_runs_are_refused"),
@@ -67,7 +67,7 @@ TABLE: Final = (
         r"accept_duplicates|accept that later rows|another state directory, with outputs|"
         r"into another state directory|into an empty state",
         "tests/conformance/test_savepoints.py::"
-        "test_r10_a_sink_that_cannot_be_rolled_back_refuses_unless_duplicates_are_accepted",
+        "test_r10_a_sink_without_rollback_needs_duplicates_accepted",
     ),
     (r"complete it with job\.restore|state that was restored|as it was restored",
      "tests/jobs/test_restores.py::test_interrupted_at_each_step_and_repeated"),
@@ -84,11 +84,11 @@ TABLE: Final = (
     (r"function that was given to job\.add|that its function reads",
      "tests/jobs/test_linked_queries.py::test_a_query_that_cannot_be_built_fails_the_job_by_name"),
     (r"exchanges?\b",
-     "tests/jobs/test_linked_queries.py::test_an_exchange_that_was_changed_or_damaged_is_refused_by_name"),
+     "tests/jobs/test_linked_queries.py::test_a_changed_or_damaged_exchange_is_refused_by_name"),
     (r"RESTORE|put the target back|put it back|put the table back|\{put_back\}", BACKUP),
     # -- how a job runs and ends
     (r"until='now'|`until`|drain it", "tests/conformance/test_finish.py::"
-     "test_available_now_over_one_of_sparks_own_sources_ends_nothing"),
+     "test_available_now_over_a_source_of_sparks_ends_nothing"),
     (r"available_now", "tests/queries/test_writer_checks.py::test_an_unbounded_source_with_available_now_is_refused"),
     (r"with_watermark|watermark",
      "tests/conformance/test_finish_watermark.py::test_f2_exactly_one_end_of_input_after_the_last_row"),
@@ -96,14 +96,14 @@ TABLE: Final = (
     (r"once as it was|once with the uid|until that epoch is committed|once and stop it|start it once|commit an epoch",
      "tests/jobs/test_rescale.py::test_an_epoch_in_doubt_is_completed_before_a_rescale"),
     (r"\(seek\)|send the (event|channel)", "tests/sources/delta_snapshot/test_follow.py::"
-     "test_a_log_that_was_cleaned_of_the_last_version_that_was_read_is_not_followed_unseen"),
+     "test_a_log_cleaned_of_the_last_version_read_is_not_followed"),
     (r"on_change|changes=true",
      "tests/sources/delta_snapshot/test_follow.py::test_a_commit_that_changes_rows_is_refused"),
     (r"quarantine|on_bad_row",
-     "tests/jobs/test_bad_rows.py::test_a_job_that_has_failed_on_a_bad_row_continues_when_it_is_collected"),
+     "tests/jobs/test_bad_rows.py::test_a_job_that_failed_on_a_bad_row_continues_by_collecting"),
     (r"max_bad_rows|raise the limit", "tests/jobs/test_bad_rows.py::test_a_limit_stops_the_job_behind_the_epoch"),
     (r"changed_file|_version=\{", "tests/jobs/test_bad_rows.py::"
-     "test_a_job_that_has_failed_on_a_bad_row_continues_when_it_is_collected"),
+     "test_a_job_that_failed_on_a_bad_row_continues_by_collecting"),
     # -- outside of the product
     (r"pip install|install |PYSPARK|JAVA|jars?\b|spark\.jars|Spark \{|full Java|mirror|process of its own", INSTALL),
     (r"GRANT|ALTER TABLE|CREATE|pg_|postgresql\.conf|server('s|, database| is running)|role|statement_timeout|"

@@ -301,6 +301,6 @@ cli.console()
 
 
 @pytest.mark.parametrize(("end", "code"), [("pass", 0), ("sys.exit(9)", 9), ("sys.exit('why')", 1)])
-def test_the_process_ends_with_its_code_whatever_native_libraries_do_at_its_end(end: str, code: int) -> None:
+def test_the_process_ends_with_its_code_despite_native_libraries(end: str, code: int) -> None:
     done = subprocess.run([sys.executable, "-c", ENDS.format(end=end)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (code, "saidcleaned up\n"), done.stderr

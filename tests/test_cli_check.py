@@ -140,7 +140,7 @@ def notices(to: Endpoint) -> list[tuple[str, str, str]]:
     return sorted((one["incident"]["type"], one["new"], one["cause"]) for one in found)
 
 
-def test_listeners_are_notified_once_if_it_is_remembered_and_again_if_not(folder: Path) -> None:
+def test_listeners_hear_only_once_what_a_check_remembers(folder: Path) -> None:
     silent = Running(folder, minutes=30)
     with serving() as to:
         notify = (silent.state, "--notify", "--incidents", listening(folder, to))

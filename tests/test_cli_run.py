@@ -135,7 +135,7 @@ def test_a_failed_job_is_reported_without_a_traceback(script: Path) -> None:
     [(name, f"the file '{name}' does not exist") for name in ("missing.py", "data")]
     + [("notes.txt", "'notes.txt' is not a Python file")],
 )
-def test_a_file_that_is_not_python_is_refused_before_spark_starts(script: Path, file: str, said: str) -> None:
+def test_a_file_that_is_not_python_is_refused_before_spark(script: Path, file: str, said: str) -> None:
     (script.parent / "notes.txt").write_text("notes")
     done = spark_ext("run", file, cwd=script.parent, JAVA_HOME="/nowhere")
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr

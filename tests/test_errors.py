@@ -69,7 +69,7 @@ def test_the_last_error_of_a_chain_counts() -> None:
     assert (back.what, back.do) == ("the last", "nothing")
 
 
-def test_a_connectors_own_subclass_is_known_by_what_it_derives_from() -> None:
+def test_a_connectors_subclass_is_known_by_what_it_derives_from() -> None:
     back = from_text(rendered(TheirError("theirs", kept="all")))
     assert isinstance(back, TerminalError)
     assert (back.what, back.kept) == ("theirs", "all")

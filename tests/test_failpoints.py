@@ -132,7 +132,7 @@ def pattern(point: ast.expr) -> str:
     raise AssertionError(f"a fail point that cannot be looked up in the list: {ast.unparse(point)}")
 
 
-def test_each_point_of_the_list_is_reached_and_each_that_is_reached_is_in_the_list() -> None:
+def test_the_points_of_the_list_are_those_that_are_reached() -> None:
     patterns = {one for name in ("spark_ext", "sources", "sinks", "listeners") for one in reached(ROOT / name)}
     assert len(patterns) > 50
     points = {point.value for point in FailPoint}
@@ -140,7 +140,7 @@ def test_each_point_of_the_list_is_reached_and_each_that_is_reached_is_in_the_li
     assert [point for point in sorted(points) if not any(re.fullmatch(one, point) for one in patterns)] == []
 
 
-def test_each_table_of_the_ledger_and_each_final_step_has_its_points() -> None:
+def test_each_ledger_table_and_each_final_step_has_its_points() -> None:
     tables = {f"ledger.{row.table}.{when}" for row in ROWS for when in ("before", "after")}
     assert tables == {point.value for point in FailPoint if point.startswith("ledger.")}
     steps = {f"final.{when}{step.value.lower()}" for step in FinalStep for when in ("before_", "")}

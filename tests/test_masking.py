@@ -199,7 +199,7 @@ def test_what_is_not_masked() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("word", ["connection", "Order", "ADMIN"])
-def test_a_secret_that_is_a_common_word_is_masked_where_a_value_stands(word: str, said: str) -> None:
+def test_a_secret_that_is_a_common_word_is_masked_as_a_value(word: str, said: str) -> None:
     masking.remember(word, "hunter2-hunter2")
     assert masking.mask(said.format(word)) == said.format("***")
 

@@ -155,7 +155,7 @@ def test_a_password_in_the_options_of_libpq_is_masked(monkeypatch: pytest.Monkey
     assert masking.mask("hunter3") == "***"
 
 
-def test_what_a_format_declares_secret_is_masked_in_the_ledger_too() -> None:
+def test_a_formats_secrets_are_masked_in_the_ledger_too() -> None:
     class Secretive(Memory):
         options_type = type("SecretiveOptions", (SourceOptions,), {"secret_fields": frozenset({"headers"})})
 

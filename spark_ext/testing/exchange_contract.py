@@ -53,7 +53,7 @@ class ExchangeContract(ExchangeSavepointContract):
 
     # -- the producer is gone -----------------------------------------------------------------------------------------
 
-    def test_x1_a_new_consumer_reads_every_row_of_a_producer_that_was_killed(self, place: Place) -> None:
+    def test_x1_a_new_consumer_reads_all_of_a_killed_producer(self, place: Place) -> None:
         """After its last entry, and in the middle of the next one, whose rows are then not there."""
         killed_at(FailPoint.EXCHANGE_ENTRY, claim_and_run, place, 1, 0, 0, 10)
         killed_at(FailPoint.EXCHANGE_BEFORE_ENTRY, run_unclaimed, place, 1, 1, 10, 20)
@@ -64,7 +64,7 @@ class ExchangeContract(ExchangeSavepointContract):
         second.run(1, 10, 20)
         assert Reader(place).all().ids == list(range(20))
 
-    def test_x1_a_new_consumer_reads_every_row_of_a_producer_that_has_finished(self, place: Place) -> None:
+    def test_x1_a_new_consumer_reads_all_of_a_finished_producer(self, place: Place) -> None:
         """All consumers read the same rows in the same order, and find the end."""
         producer = Producer(place).claim()
         for epoch in range(3):
@@ -76,7 +76,7 @@ class ExchangeContract(ExchangeSavepointContract):
         assert first.ids == list(range(30))
         assert first.rows == second.rows == {part: list(range(part, 30, 3)) for part in range(3)}
 
-    def test_x1_a_reader_that_keeps_its_place_and_one_that_opens_late_read_the_same(self, place: Place) -> None:
+    def test_x1_a_continuing_reader_and_a_late_one_read_the_same(self, place: Place) -> None:
         """With more entries than a kind leaves without a stored state, a log checkpoint, or what it has of the sort."""
         producer = Producer(place).claim()
         early = Reader(place)
@@ -92,7 +92,7 @@ class ExchangeContract(ExchangeSavepointContract):
 
     # -- release ------------------------------------------------------------------------------------------------------
 
-    def test_x2_a_release_deletes_what_is_below_it_and_keeps_the_rest(self, place: Place) -> None:
+    def test_x2_a_release_deletes_only_what_is_below_it(self, place: Place) -> None:
         """From the disk as well; a reader before the bound finds nothing, one behind it finds everything."""
         producer = Producer(place).claim()
         states = [producer.run(epoch, epoch * 10, epoch * 10 + 10) for epoch in range(6)]
@@ -111,7 +111,7 @@ class ExchangeContract(ExchangeSavepointContract):
         producer.parts.master.delete_released()
         assert len(place.files()) == 3
 
-    def test_x2_a_release_that_is_killed_at_any_step_is_completed_by_the_next_one(self, place: Place) -> None:
+    def test_x2_the_next_release_completes_one_killed_at_any_step(self, place: Place) -> None:
         """What is held can be read after each of them, and what is released is gone in the end."""
         Producer(place).claim()
         writer = Producer(place)
@@ -135,7 +135,7 @@ class ExchangeContract(ExchangeSavepointContract):
         named = {one.name for entry in _entries(place) for one in entry.segments}
         assert place.files() == named
 
-    def test_x2_a_writer_that_was_frozen_over_a_release_adds_nothing_twice(self, place: Place, tmp_path: Path) -> None:
+    def test_x2_a_writer_frozen_over_a_release_adds_nothing_twice(self, place: Place, tmp_path: Path) -> None:
         """It has decided on its entry; others have used that number, and deleted it, before it continues."""
         producer = Producer(place).claim()
         with frozen(tmp_path, FailPoint.EXCHANGE_BEFORE_ENTRY, run_unclaimed, place, 1, 0, 0, 10) as writer:
@@ -152,7 +152,7 @@ class ExchangeContract(ExchangeSavepointContract):
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
-    def test_x3_entries_are_numbered_from_zero_and_stay_what_they_are(self, place: Place) -> None:
+    def test_x3_entries_count_from_zero_and_never_change(self, place: Place) -> None:
         """Entries with rows, without rows, and with nothing but a barrier."""
         assert place.parts().master.log.look() == LogState()
         assert place.parts().master.describe() is None
@@ -217,9 +217,7 @@ class ExchangeContract(ExchangeSavepointContract):
         assert seen == [0, 1]
         assert state is not None and list(state.consumers) == ["faster", "slow"]
 
-    def test_x3_an_older_start_is_fenced_off_by_number_and_by_its_random_number(
-        self, place: Place, tmp_path: Path
-    ) -> None:
+    def test_x3_older_starts_are_fenced_by_number_and_random_number(self, place: Place, tmp_path: Path) -> None:
         """Frozen before its entry, it wakes up when its successor has claimed the exchange."""
         Producer(place).claim().run(0, 0, 10)
         with frozen(tmp_path, FailPoint.EXCHANGE_BEFORE_ENTRY, run_unclaimed, place, 1, 1, 10, 20) as old:
@@ -398,7 +396,7 @@ class ExchangeContract(ExchangeSavepointContract):
         assert pa.Table.from_batches(place.parts().reader.read(piece)) == pa.Table.from_batches([batch])
 
     @pytest.mark.parametrize(("tasks", "readers", "most"), [(1, 5, None), (5, 1, 7), (4, 2, 1), (3, 3, 100)])
-    def test_x4_producer_and_consumer_have_different_numbers_of_tasks(
+    def test_x4_producer_and_consumer_have_unequal_numbers_of_tasks(
         self, place: Place, tasks: int, readers: int, most: int | None
     ) -> None:
         """Each partition has its rows in order, whatever the limit of an epoch; nothing is distributed again."""

@@ -25,9 +25,7 @@ class ExchangeSavepointContract:
     """A part of `ExchangeContract`."""
 
     @pytest.mark.parametrize("most", [None, 7])
-    def test_x6_readers_continue_in_the_middle_of_an_entry_as_if_nothing_had_happened(
-        self, place: Place, most: int | None
-    ) -> None:
+    def test_x6_readers_continue_in_the_middle_of_an_entry(self, place: Place, most: int | None) -> None:
         """Those that keep their place and those that are new; the first entries are abandoned, others released."""
         Producer(place).claim().run(0, 500, 510)
         producer = Producer(place, 2, lineage=1).claim()
@@ -64,7 +62,7 @@ class ExchangeSavepointContract:
         assert rows_before(entry, state, Front(4, (0, 0, 0))) == 10
         assert rows_before(entry, state, Front(8, (0, 0, 0))) == rows_before(entry, state, Front(10, (0, 0, 0))) == 50
 
-    def test_x6_what_was_put_back_is_released_and_swept_like_anything_else(self, place: Place) -> None:
+    def test_x6_what_was_put_back_is_released_and_swept_as_usual(self, place: Place) -> None:
         """The savepoint keeps its rows, and can be put back again."""
         producer = Producer(place).claim()
         for epoch in range(4):
@@ -159,7 +157,7 @@ class ExchangeSavepointContract:
             put_back(folder, other.path, number=3, lineage=1, job_id="job-2", who=WHO)
 
     @pytest.mark.parametrize("claimed", [False, True])
-    def test_x6_a_producer_that_was_frozen_while_the_exchange_was_replaced_adds_nothing(
+    def test_x6_a_producer_frozen_over_a_replacement_adds_nothing(
         self, place: Place, tmp_path: Path, claimed: bool
     ) -> None:
         """It has decided on its entry; the number of that is in the old log, or does not exist in the new one."""
@@ -182,7 +180,7 @@ class ExchangeSavepointContract:
             restored.run(epoch, 100 + epoch * 10, 110 + epoch * 10)
         assert Reader(place).all().ids == [*range(10, 30), *range(100, 130)]
 
-    def test_x6_whatever_a_log_has_seen_of_the_former_exchange_it_continues_in_the_new_one(self, place: Place) -> None:
+    def test_x6_any_log_of_the_former_exchange_continues_in_the_new(self, place: Place) -> None:
         """As a reader, and as a writer whose exchange is replaced between its look and its write."""
         producer = Producer(place).claim()
         readers: list[ExchangeLog] = []

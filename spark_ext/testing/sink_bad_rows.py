@@ -97,9 +97,7 @@ class SinkBadRowsContract:
         kit.check(10)
 
     @pytest.mark.parametrize("step", ["before_commit", "after_commit"])
-    def test_bad_rows_an_attempt_without_any_takes_the_place_of_one_with_some(
-        self, dirty: SinkTarget, step: str
-    ) -> None:
+    def test_bad_rows_give_way_to_an_attempt_without_any(self, dirty: SinkTarget, step: str) -> None:
         """And the other way round: those of an attempt that was not committed are nowhere."""
         kit = BadRowsKit(dirty)
         kit.driver().claim()
@@ -111,7 +109,7 @@ class SinkBadRowsContract:
         kit.check(10)
         assert kit.waiting() == []
 
-    def test_bad_rows_of_a_committed_epoch_count_for_a_start_without_the_option(self, dirty: SinkTarget) -> None:
+    def test_bad_rows_of_a_committed_epoch_count_without_the_option(self, dirty: SinkTarget) -> None:
         """The first one died before it could note that the target has the epoch; in the repeated one no row is bad."""
         kit = BadRowsKit(dirty)
         kit.driver().claim()
@@ -126,9 +124,7 @@ class SinkBadRowsContract:
         assert kit.table() == [0, 5] and kit.waiting() == []
         kit.check(10)
 
-    def test_bad_rows_of_an_older_incarnation_that_wakes_up_do_not_count(
-        self, dirty: SinkTarget, tmp_path: Path
-    ) -> None:
+    def test_bad_rows_of_an_older_incarnation_do_not_count(self, dirty: SinkTarget, tmp_path: Path) -> None:
         """It was frozen when it had kept them; its successor has found others."""
         kit = BadRowsKit(dirty)
         kit.driver().claim()
@@ -191,7 +187,7 @@ class SinkBadRowsContract:
         with pytest.raises(ConfigurationError, match="on_bad_row=quarantine needs a job"):
             driver.commit([], 0)
 
-    def test_bad_rows_are_refused_by_a_sink_that_does_not_put_them_aside(self, target: SinkTarget) -> None:
+    def test_bad_rows_are_refused_by_a_sink_that_cannot_collect_them(self, target: SinkTarget) -> None:
         """By the option's name, before the start."""
         if target.sink().quarantines:
             pytest.skip("the sink does")

@@ -60,7 +60,7 @@ class SinkContract(SinkBadRowsContract):
         assert target.ids() == list(range(15))
         assert driver.outcomes == [COMMITTED], "everything in one step"
 
-    def test_c2_crash_before_commit_shows_nothing_and_the_restart_writes_it_once(self, target: SinkTarget) -> None:
+    def test_c2_a_crash_before_commit_shows_nothing_until_restart(self, target: SinkTarget) -> None:
         """A driver is killed in the middle of its second commit; the epoch is then repeated with other partitions."""
         driver = Driver(target).claim()
         driver.run(0, numbered(0, 5))
@@ -100,7 +100,7 @@ class SinkContract(SinkBadRowsContract):
         assert second.outcomes == [ALREADY, COMMITTED]
         assert target.ids() == list(range(10))
 
-    def test_c4_commit_raises_after_its_effect_then_abort_then_commit_again(
+    def test_c4_a_commit_in_doubt_is_aborted_and_then_repeated(
         self, target: SinkTarget, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As in Spark: the abort does not undo the rows, and the second commit finds them."""
@@ -116,9 +116,7 @@ class SinkContract(SinkBadRowsContract):
         assert driver.outcomes == [ALREADY]
         assert target.ids() == list(range(5))
 
-    def test_c5_prepared_work_of_a_dead_incarnation_is_finished_or_discarded_by_its_own_record(
-        self, target: SinkTarget
-    ) -> None:
+    def test_c5_prepared_work_of_the_dead_follows_its_own_record(self, target: SinkTarget) -> None:
         """Committed work is kept, and so is what the claiming incarnation and other sinks have prepared."""
         first = Driver(target).claim()
         first.run(0, numbered(0, 5))
@@ -139,7 +137,7 @@ class SinkContract(SinkBadRowsContract):
         other.commit(others, 0)
         assert target.ids() == [*range(10), *range(90, 95)]
 
-    def test_c6_a_late_repeated_or_out_of_order_completion_is_harmless(self, target: SinkTarget) -> None:
+    def test_c6_a_late_repeated_or_unordered_completion_is_harmless(self, target: SinkTarget) -> None:
         """Also if the rows were prepared again, by another attempt at the same partition."""
         driver = Driver(target).claim()
         messages = []
@@ -293,7 +291,7 @@ class SinkContract(SinkBadRowsContract):
         assert target.ids() == list(range(10))
 
     @pytest.mark.parametrize("repeated", [False, True])
-    def test_c11_a_driver_frozen_just_before_its_commit_wakes_after_its_successor_has_cleaned_up(
+    def test_c11_a_driver_frozen_before_commit_wakes_after_cleanup(
         self, target: SinkTarget, tmp_path: Path, repeated: bool
     ) -> None:
         """Fails with FENCED, whether or not the epoch was repeated by then; nothing is lost, doubled or left over."""
@@ -317,7 +315,7 @@ class SinkContract(SinkBadRowsContract):
 
     # -- identity over time: copies of a state, older states, other targets ------------------------------------------
 
-    def test_i4_of_two_copies_of_a_state_only_the_one_that_claimed_the_target_commits(self, target: SinkTarget) -> None:
+    def test_i4_of_two_copies_of_a_state_only_the_claimer_commits(self, target: SinkTarget) -> None:
         """Their incarnations have one number, and the random numbers of their starts tell them apart."""
         first, copy = Driver(target), Driver(target, start=5)
         first.claim()
@@ -333,7 +331,7 @@ class SinkContract(SinkBadRowsContract):
             copy.run(2, numbered(50, 55))
         assert target.ids() == list(range(10))
 
-    def test_i5_an_equal_number_with_another_start_is_fenced_like_an_older_one(self, target: SinkTarget) -> None:
+    def test_i5_an_equal_number_of_another_start_is_fenced_too(self, target: SinkTarget) -> None:
         """Two copies of a state that continue from one incarnation."""
         Driver(target).claim()
         copy, second = Driver(target, incarnation=2, start=5), Driver(target, incarnation=2)
@@ -362,7 +360,7 @@ class SinkContract(SinkBadRowsContract):
         assert target.ids() == list(range(5))
         assert second.attempts == 1, "an empty epoch is not committed"
 
-    def test_i4_a_state_that_is_older_than_the_target_is_refused_at_the_claim(self, target: SinkTarget) -> None:
+    def test_i4_a_state_older_than_the_target_cannot_claim_it(self, target: SinkTarget) -> None:
         """A state put back from a backup would plan committed epochs again."""
         first = Driver(target).claim()
         for epoch in range(3):
@@ -377,9 +375,7 @@ class SinkContract(SinkBadRowsContract):
         crashed.run(3, numbered(15, 20))
         assert crashed.outcomes == [ALREADY]
 
-    def test_i4_an_epoch_of_a_copy_is_not_taken_for_the_one_that_this_state_has_planned(
-        self, target: SinkTarget
-    ) -> None:
+    def test_i4_an_epoch_of_a_copy_is_not_taken_for_a_planned_one(self, target: SinkTarget) -> None:
         """Both numbers are equal, and the rows are not: this state planned it, and a copy of the state committed it."""
         first = Driver(target, planned=-1, starts=frozenset()).claim()
         first.write(0, numbered(0, 10))
@@ -399,7 +395,7 @@ class SinkContract(SinkBadRowsContract):
         [(5, False), (5, True), (0, False)],
         ids=["rows-dropped", "rows-recreated", "empty-dropped"],
     )
-    def test_i7_a_target_that_is_dropped_under_a_running_job_is_an_error(
+    def test_i7_a_target_dropped_under_a_running_job_is_an_error(
         self, target: SinkTarget, rows: int, recreated: bool
     ) -> None:
         """The next commit must not create it without its rows, not even in an epoch without rows."""
@@ -412,9 +408,7 @@ class SinkContract(SinkBadRowsContract):
         assert target.ids() == left, "nothing was written"
 
     @pytest.mark.parametrize("recreated", [False, True], ids=["dropped", "recreated"])
-    def test_i7_a_target_that_is_dropped_while_the_job_is_stopped_is_an_error(
-        self, target: SinkTarget, recreated: bool
-    ) -> None:
+    def test_i7_a_target_dropped_under_a_stopped_job_is_an_error(self, target: SinkTarget, recreated: bool) -> None:
         """The next start must not create it."""
         driver = Driver(target).claim()
         driver.run(0, numbered(0, 5))

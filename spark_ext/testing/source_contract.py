@@ -95,7 +95,7 @@ class SourceContract:
         _same(run.trace, world)
 
     @pytest.mark.parametrize("lag", [0, 10_000])
-    def test_r7_dropping_the_state_of_finished_channels_changes_nothing(self, world: SourceWorld, lag: int) -> None:
+    def test_r7_dropping_state_of_finished_channels_changes_nothing(self, world: SourceWorld, lag: int) -> None:
         """With a ledger that has each flag at once, so that the offset drops the channel, and one that never has."""
         run = _run(world, lag=lag)
         while run.epoch():
@@ -108,7 +108,7 @@ class SourceContract:
             assert run.before.sequence > 0, "give the world channels of different lengths"
 
     @pytest.mark.parametrize("readers", [5, 1, 2])
-    def test_r6_remaining_channels_continue_with_any_number_of_readers(self, world: SourceWorld, readers: int) -> None:
+    def test_r6_remaining_channels_continue_on_any_number_of_readers(self, world: SourceWorld, readers: int) -> None:
         """Some of the channels have finished; those are not read again."""
         run = _run(world, more={"readers": "4"})
         if run.source.channels_end and not world.one_channel:
@@ -141,7 +141,7 @@ class SourceContract:
         assert not run.epoch()
         _same(run.trace, world)
 
-    def test_f10_the_last_epoch_is_acknowledged_by_a_source_that_has_planned_nothing(self, world: SourceWorld) -> None:
+    def test_f10_the_last_epoch_is_acknowledged_without_a_new_plan(self, world: SourceWorld) -> None:
         """As in the final checkpoint, from the options alone; and once more, as after a crash in the middle of it."""
         run = _run(world)
         while run.epoch():

@@ -56,7 +56,7 @@ class SourceQueryContract:
                 file.unlink()
         assert query() == {newest: first[newest]}
 
-    def test_f10_a_job_ends_acknowledges_the_last_epoch_and_reads_nothing_again(
+    def test_f10_an_ending_job_acknowledges_its_last_epoch_once(
         self, world: SourceWorld, spark: SparkSession, tmp_path: Path
     ) -> None:
         """The output has each row once; a second run finds the job finished."""

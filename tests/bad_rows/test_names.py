@@ -44,7 +44,7 @@ starts = st.lists(
 @given(
     st.frozensets(st.integers(0, 99), min_size=1), starts, st.integers(0, 4), st.lists(st.integers(1, 99), unique=True)
 )
-def test_a_start_that_has_read_everything_counts_wherever_it_comes(
+def test_a_start_that_read_everything_counts_wherever_it_comes(
     bad: frozenset[int], others: list[tuple[list[int], frozenset[int]]], place: int, bounds: list[int]
 ) -> None:
     """Each start cuts ranges in its own way; one of them has committed the epoch, so it has read all of it."""

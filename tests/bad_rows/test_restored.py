@@ -157,7 +157,7 @@ def test_sources_have_lineages_of_their_own() -> None:
     assert ancestry.counting("b", Cut(2, 7)) == (Cut(2, 7),)
 
 
-def test_a_restore_that_was_interrupted_leaves_a_lineage_that_nobody_continues() -> None:
+def test_the_lineage_of_an_interrupted_restore_is_not_continued() -> None:
     ancestry = Ancestry().continued("a", 2, Cut(1, 5)).continued("a", 3, Cut(1, 9))
     assert ancestry.counting("a", Cut(3, 10)) == (Cut(3, 10), Cut(1, 9))
 

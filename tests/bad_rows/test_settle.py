@@ -101,7 +101,7 @@ def test_each_row_has_all_that_is_known_of_it(world: World) -> None:
 
 
 @pytest.mark.parametrize("bad_now", [True, False])
-def test_rules_that_were_corrected_before_the_commit_are_those_that_count(world: World, bad_now: bool) -> None:
+def test_rules_corrected_before_the_commit_are_those_that_count(world: World, bad_now: bool) -> None:
     world.plan(10)
     world.read(0, 0, 7)  # the start that stops, as more than the limit are bad
     replace(world.destination(0, 2), rules="1" * 16).read_again()
@@ -135,7 +135,7 @@ def test_files_of_an_epoch_that_was_planned_again_are_removed(world: World) -> N
     assert world.rows() == [(0, 0), (0, 3)]
 
 
-def test_files_of_an_older_lineage_are_removed_and_of_a_newer_one_kept(world: World) -> None:
+def test_files_of_older_lineages_are_removed_but_newer_ones_kept(world: World) -> None:
     world.plan(10)
     world.read(0, 0, 10)
     assert world.settler(lineage=0).settle("s") == [] and world.files()
@@ -151,7 +151,7 @@ def test_epochs_that_spark_has_forgotten_are_moved(world: World) -> None:
     assert world.rows() == [(n // 10, n) for n in range(0, 20, 3)]
 
 
-def test_a_task_without_sparks_properties_finds_its_epoch_in_the_log(world: World) -> None:
+def test_a_task_without_properties_finds_its_epoch_in_the_log(world: World) -> None:
     for upto in (10, 20):
         world.plan(upto)
         world.spark.commit_planned()
@@ -275,7 +275,7 @@ def test_a_state_directory_that_is_moved_takes_bad_rows_along(world: World, tmp_
     assert not (tmp_path / "state").exists()
 
 
-def test_a_source_that_moves_to_another_query_leaves_what_waited_behind(world: World, tmp_path: Path) -> None:
+def test_a_source_moved_to_another_query_leaves_waiting_rows(world: World, tmp_path: Path) -> None:
     """The new query has epochs of the same numbers, in which the source has read something else."""
     world.run(6)
     other = World(tmp_path / "other")

@@ -149,7 +149,7 @@ def test_rows_that_come_after_keeping_are_kept_too(world: World) -> None:
 
 
 @pytest.mark.parametrize("refused", [[], ["r"]], ids=["none refused", "one refused"])
-def test_rows_of_an_earlier_decision_count_in_place_of_those_of_the_tasks(world: World, refused: list[str]) -> None:
+def test_rows_of_an_earlier_decision_replace_those_of_the_tasks(world: World, refused: list[str]) -> None:
     """The tasks of a later attempt have found others; what the target refuses comes on top."""
     _, decided = world.attempt(0, ["a", "b"])
     later = CommitRows(world.place(0), world.left(0, "b", "x"))
@@ -184,7 +184,7 @@ def test_rows_of_an_earlier_decision_that_are_gone_are_missed(world: World) -> N
         later.adopt(decided)
 
 
-def test_a_query_without_the_option_moves_those_of_an_epoch_that_it_repeats(world: World) -> None:
+def test_without_the_option_rows_of_a_repeated_epoch_are_moved(world: World) -> None:
     rows, mark = world.attempt(1, ["a"])
     bench = Bench(Path(world.state).parent, sources=[])
     context = replace(bench.context, job="j", job_id="id")
@@ -220,7 +220,7 @@ def test_a_limit_holds_for_tasks_and_commit_together(world: World) -> None:
         rows.add(BadRow(None, "refused", "c"))
 
 
-def test_a_sink_with_another_uid_takes_over_what_the_former_one_has_left(world: World) -> None:
+def test_a_sink_with_another_uid_takes_over_what_the_former_left(world: World) -> None:
     world.run(0, "a")
     world.uid = "renamed"
     world.run(1, "b")
@@ -250,7 +250,7 @@ def test_a_state_directory_that_is_moved_takes_them_along(world: World, tmp_path
     assert not (tmp_path / "state").exists()
 
 
-def test_a_checkpoint_that_begins_anew_does_not_touch_the_rows_of_the_former(world: World) -> None:
+def test_a_new_checkpoint_leaves_the_rows_of_the_former_alone(world: World) -> None:
     """Epochs have the same numbers again: what was moved before stays, and the new ones are added."""
     world.run(0, "a")
     BadRowsOfJob("j", "id", world.state, {}).settle("q", str(world.checkpoint))

@@ -39,7 +39,7 @@ def test_an_aim_is_met_on_its_own_side(aim: Aim, met: float, missed: float) -> N
     assert figure(met, aim).meets and not figure(missed, aim).meets
 
 
-def test_a_disturbed_measurement_moves_neither_median_nor_quartiles_far() -> None:
+def test_a_disturbed_run_hardly_moves_the_median_or_quartiles() -> None:
     for values, quartiles in (([1.0, 2.0, 3.0, 4.0, 100.0], (2, 4)), ([7.0], (7, 7))):
         sample = Sample.of(values, "ms")
         assert (sample.median, sample.quartiles) == (sum(quartiles) / 2, quartiles)
@@ -53,7 +53,7 @@ def divided(dividend: list[float], divisor: list[float], aim: Aim) -> Figure:
     return Figure("some", "a / b", ratio, aim, samples, divided=("a", "b"))
 
 
-def test_the_quartiles_of_a_ratio_are_those_of_its_sides_divided_crosswise() -> None:
+def test_quartiles_of_a_ratio_divide_its_sides_crosswise() -> None:
     one = divided([10, 20, 30, 40, 50], [1, 2, 4, 5, 8], Aim("<=", 1))
     assert (one.ratio, one.quartiles) == (7.5, (20 / 5, 40 / 2))
     assert figure(1.0, Aim(">=", 1)).quartiles is None, "it is not of two sides"
@@ -66,7 +66,7 @@ def test_the_quartiles_of_a_ratio_are_those_of_its_sides_divided_crosswise() -> 
         *((Aim("<=", 1), 3, "better"), (Aim("<", 1), 21, "worse")),
     ],
 )
-def test_a_ratio_outside_of_the_quartiles_of_the_baseline_is_marked(aim: Aim, ratio: float, said: str) -> None:
+def test_a_ratio_outside_the_quartiles_of_the_baseline_is_marked(aim: Aim, ratio: float, said: str) -> None:
     baseline = [divided([10, 20, 30, 40, 50], [1, 2, 4, 5, 8], aim).to_json("some_benchmark")]
     now = divided([ratio], [1], aim).to_json("some_benchmark")
     text = StringIO()
@@ -145,13 +145,13 @@ def test_a_percentile_lies_between_two_values_where_necessary() -> None:
     assert [sample.percentile(percent) for percent in (0, 25, 50, 90, 100)] == pytest.approx([1, 2, 3, 4.6, 5])
 
 
-def test_the_period_of_a_window_is_that_between_the_commits_in_it() -> None:
+def test_the_period_of_a_window_is_that_between_its_commits() -> None:
     assert period(every(2.0, 10), 103, 110) == pytest.approx(2000)
     with pytest.raises(ValueError, match="1 epochs were committed"):
         period(every(2.0, 10), 100, 102)
 
 
-def test_a_rate_counts_all_epochs_but_the_first_up_to_the_first_behind_the_time() -> None:
+def test_a_rate_excludes_the_first_epoch_and_covers_the_time() -> None:
     # What the first one reads was allowed by the time before it.
     first, *others = every(0.5, 41, 5_000)
     assert rate([Epoch(first.number, first.began, first.committed, 10**6), *others], 0, float("inf")) == 10_000
@@ -161,7 +161,7 @@ def test_a_rate_counts_all_epochs_but_the_first_up_to_the_first_behind_the_time(
         rate(every(1.0, 1), 0, 1000)
 
 
-def test_the_order_of_sides_changes_and_each_has_a_value_per_round() -> None:
+def test_sides_change_their_order_and_have_a_value_per_round() -> None:
     called: list[str] = []
 
     def measure(side: str) -> float:
@@ -191,7 +191,7 @@ def test_files_have_the_rows_in_two_channels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_flight", [1, 3])
-def test_clients_of_a_burst_know_what_was_accepted_and_what_refused(tmp_path: Path, in_flight: int) -> None:
+def test_burst_clients_know_what_was_accepted_and_what_refused(tmp_path: Path, in_flight: int) -> None:
     ledger = made(tmp_path / "state")
     with ControlServer(ledger.uri, limits=Limits(rate=0.001, burst=30, refusal_seconds=0)) as server:
         found = posts(server.url, server.token or "", clients=4, each=12, in_flight=in_flight)

@@ -46,7 +46,7 @@ def test_a_sink_stays_exact_when_its_server_dies_at_each_step(tmp_path: Path) ->
 
 @pytest.mark.cluster
 @pytest.mark.slow(60, "starts a cluster, and the job on it twice")
-def test_on_a_cluster_the_tables_are_the_same_also_when_executors_die(reference: Reference, tmp_path: Path) -> None:
+def test_tables_on_a_cluster_are_the_same_when_executors_die(reference: Reference, tmp_path: Path) -> None:
     with Cluster(tmp_path, workers=2) as cluster:
         report = random_kills(
             reference, tmp_path, kills=2, targets=["executor", "worker"], seed=3, env=cluster.environment,
@@ -65,7 +65,7 @@ def test_random_kills_change_no_row(reference: Reference, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow(60, "fills a topic for half a minute while the job runs and is killed")
-def test_history_and_then_a_live_topic_into_both_servers_at_once_stay_exact(tmp_path: Path) -> None:
+def test_history_then_a_live_topic_into_both_servers_stay_exact(tmp_path: Path) -> None:
     report = history.chaos(tmp_path, kills=2, seed=5, pace=2)
     assert report.problems == []
     assert len(report.kills) == 2

@@ -23,9 +23,7 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
 
 @pytest.mark.slow(30, "kills a driver, starts another one, and a job four times")
 @pytest.mark.parametrize("name", NAMES)
-def test_each_run_reads_what_is_there_and_in_the_end_each_row_is_there_once(
-    name: str, drivers: Drivers, tmp_path: Path
-) -> None:
+def test_each_run_reads_what_is_there_and_each_row_comes_once(name: str, drivers: Drivers, tmp_path: Path) -> None:
     outcome = Series(name, tmp_path, seed=3, drivers=drivers).run(runs=3, kills=1)
     assert outcome.problems == []
     assert (outcome.runs, outcome.kills) == (3, 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.chaos.turns import done, give, given, next_turn, take
 
 
-def test_a_driver_continues_with_the_first_run_that_has_not_ended(tmp_path: Path) -> None:
+def test_a_driver_continues_with_the_first_unfinished_run(tmp_path: Path) -> None:
     assert (next_turn(tmp_path), given(tmp_path, 0)) == (0, None)
     give(tmp_path, 0, last=False)
     assert (next_turn(tmp_path), given(tmp_path, 0)) == (0, False)

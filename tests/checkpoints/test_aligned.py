@@ -38,7 +38,7 @@ def epoch(number: int, **barriers: int | None) -> tuple[int, LoggedOffsets]:
     return number, LoggedOffsets(number, {}, tuple(sources))
 
 
-def test_it_is_complete_when_every_query_has_committed_the_barrier() -> None:
+def test_it_is_complete_when_every_query_has_committed_it() -> None:
     checkpoint = begun()
     assert checkpoint.missing == {"a", "b", "c"}
     first = replace(MEMBERS[0], epochs=(epoch(3, **{"in": 4}), epoch(4, **{"in": 5}), epoch(5, **{"in": 5})))
@@ -78,7 +78,7 @@ def test_which_sources_begin_it() -> None:
     assert alone("c").stamps((Member("c", fed={"x-c": ""}, roots=("side",)),)) == ("side",)
 
 
-def test_a_query_that_finishes_without_it_is_recorded_and_those_behind_read_to_the_end() -> None:
+def test_a_query_that_finishes_first_is_recorded_and_read_fully() -> None:
     """A source on a sealed exchange stamps nothing in the middle of what is left: two ways of a row would differ."""
     checkpoint = begun()
     checkpoint = checkpoint.seen((replace(MEMBERS[0], epochs=(epoch(3, **{"in": None}),), finished=True),))
@@ -90,7 +90,7 @@ def test_a_query_that_finishes_without_it_is_recorded_and_those_behind_read_to_t
     assert not checkpoint.missing and checkpoint.delivered["c"].epoch == 8
 
 
-def test_a_query_that_has_delivered_it_and_then_finishes_is_no_other_one() -> None:
+def test_a_query_that_finishes_after_delivery_counts_as_before() -> None:
     checkpoint = begun().seen((replace(MEMBERS[0], epochs=(epoch(3, **{"in": 5}),)),))
     checkpoint = checkpoint.seen((replace(MEMBERS[0], epochs=(epoch(4, **{"in": None}),), finished=True),))
     assert checkpoint.delivered["a"].epoch == 3 and checkpoint.plan.finished == frozenset()

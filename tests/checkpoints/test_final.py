@@ -96,7 +96,7 @@ def test_the_query_runs_until_the_fact_is_recorded(bench: Finishing) -> None:
     assert not bench.query.running and bench.final.done
 
 
-def test_an_operator_that_is_not_finalized_is_given_one_epoch_at_a_time(bench: Finishing) -> None:
+def test_an_unfinalized_operator_gets_one_epoch_at_a_time(bench: Finishing) -> None:
     bench.operators.waits_for = "sink 'out'"
     for _ in range(3):
         bench.finish()
@@ -111,7 +111,7 @@ def test_an_operator_that_is_not_finalized_is_given_one_epoch_at_a_time(bench: F
     assert bench.final.done and {row.epoch for row in bench.rows(CheckpointRow)} == {1}
 
 
-def test_a_query_that_fails_while_it_is_waited_for_is_started_again(bench: Finishing) -> None:
+def test_a_query_that_fails_while_awaited_is_started_again(bench: Finishing) -> None:
     bench.operators.waits_for = "source 'in'"
     bench.finish()
     bench.query.end(RuntimeError("lost"))
@@ -161,7 +161,7 @@ def test_a_crash_after_a_step_leaves_it_recorded(bench: Finishing, step: str, mo
     assert bench.steps() == STEPS[: STEPS.index(step) + 1]
 
 
-def test_an_operator_that_cannot_be_closed_is_an_incident_and_no_failure(bench: Finishing) -> None:
+def test_an_operator_that_fails_to_close_is_only_an_incident(bench: Finishing) -> None:
     bench.operators.problems = [ValueError("a socket")]
     bench.finish()
     assert bench.final.done

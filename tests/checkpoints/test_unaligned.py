@@ -37,7 +37,7 @@ def take(producer: Producer, older: Logged = (), **looks: QueryLook) -> Taken | 
     return Unaligned(lambda query: older).take(GRAPH, looks, {"x": view})
 
 
-def test_a_consumer_that_has_read_what_spark_has_not_committed_steps_back(tmp_path: Path) -> None:
+def test_a_consumer_that_read_past_sparks_commits_steps_back(tmp_path: Path) -> None:
     """The sink commits a little before Spark does. What lies between the two queries is in flight."""
     producer = Producer(tmp_path)
     first, second, third = producer.write(0, 5, 3), producer.write(1, 4, 4), producer.write(3, 1, 0)
@@ -66,7 +66,7 @@ def test_a_step_back_beyond_what_is_remembered_reads_sparks_log(tmp_path: Path) 
     assert take(producer, [(7, ahead)], **looks) == NotNow(Reason.FORGOTTEN, "b"), "Spark has removed it"
 
 
-def test_a_step_back_takes_nothing_that_was_committed_after_the_look(tmp_path: Path) -> None:
+def test_a_step_back_takes_nothing_committed_after_the_look(tmp_path: Path) -> None:
     """A release that has taken a later cut than a savepoint of the same time would have deleted what that one needs."""
     producer = Producer(tmp_path)
     first, second = producer.write(0, 5, 3), producer.write(1, 4, 4)
@@ -76,7 +76,7 @@ def test_a_step_back_takes_nothing_that_was_committed_after_the_look(tmp_path: P
     assert taken.cut.points["b"] == CutPoint(6)
 
 
-def test_the_place_in_an_aligned_checkpoint_is_never_exchanged_for_an_older_one(tmp_path: Path) -> None:
+def test_an_aligned_place_is_never_exchanged_for_an_older_one(tmp_path: Path) -> None:
     producer = Producer(tmp_path)
     first, second = producer.write(0, 5, 3), producer.write(1, 4, 4)
     ahead, behind = logged(7, [second + 1, 0], [second + 1, 0]), logged(6, [first + 1, 0], [first + 1, 0])
@@ -84,7 +84,7 @@ def test_the_place_in_an_aligned_checkpoint_is_never_exchanged_for_an_older_one(
     assert take(producer, [(6, behind), (7, ahead)], **looks) == NotNow(Reason.INCONSISTENT, "b")
 
 
-def test_the_seal_belongs_to_a_cut_in_which_the_producer_has_finished(tmp_path: Path) -> None:
+def test_the_seal_belongs_to_a_cut_with_a_finished_producer(tmp_path: Path) -> None:
     """Entries such as the claim of a later start may lie between the last epoch and the seal."""
     producer = Producer(tmp_path)
     first = producer.write(0, 5, 3)
@@ -120,7 +120,7 @@ def test_what_is_released_still_counts_as_written(tmp_path: Path, finished: bool
     assert part.begin == Position.behind(first + 1) and part.end > second
 
 
-def test_an_exchange_that_is_made_anew_under_a_job_is_not_released_by_what_was_known(tmp_path: Path) -> None:
+def test_a_recreated_exchange_is_not_released_by_old_knowledge(tmp_path: Path) -> None:
     producer = Producer(tmp_path)
     producer.write(0, 5, 3)
     view = ExchangeView(producer.master)

@@ -35,7 +35,7 @@ def test_a_client_without_an_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -
     assert len(closed) == 1
 
 
-def test_a_shared_client_is_connected_once_per_purpose_and_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_client_connects_once_per_purpose_and_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Credentials that have changed in the environment are other settings."""
     monkeypatch.setenv("SECRET", "old")
     options = OPTIONS.model_copy(update={"client_options": {"sasl.password": "${SECRET}"}})

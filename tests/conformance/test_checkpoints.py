@@ -100,7 +100,7 @@ def test_u3_one_failed_write_fails_that_checkpoint_only(lab: JobHarness, monkeyp
 
 
 @pytest.mark.core
-def test_u6_what_an_unaligned_checkpoint_writes_does_not_grow_with_the_backlog(waiting: Chain) -> None:
+def test_u6_an_unaligned_one_does_not_grow_with_the_backlog(waiting: Chain) -> None:
     """Rows in flight are named by two numbers, and no file of theirs is written again."""
     job = waiting.job(aligned_timeout=0, checkpoint_interval="1 hour")
     job.start()
@@ -155,7 +155,7 @@ def test_u7_a_bound_on_what_is_in_flight_slows_the_producer(lab: JobHarness) -> 
 
 
 @pytest.mark.core
-def test_x5_two_kinds_in_one_job_and_a_consumer_before_its_producer(lab: JobHarness) -> None:
+def test_x5_two_kinds_in_one_job_and_a_consumer_that_comes_first(lab: JobHarness) -> None:
     """The second exchange is read from the start; the query that writes it is built when another one has finished."""
     job = sx.Job(lab.spark, "kinds", state=lab.folder / "state")
     first = job.exchange("first", partitions=3, key="n", kind="arrow")

@@ -56,7 +56,7 @@ def test_e1_a_request_that_was_killed_is_accepted_once(tmp_path: Path, step: Fai
 
 
 @pytest.mark.core
-def test_e4_what_can_never_be_obeyed_is_refused_with_a_reason_and_leaves_a_record(tmp_path: Path) -> None:
+def test_e4_the_impossible_is_refused_with_a_reason_and_recorded(tmp_path: Path) -> None:
     """An unknown operator, a bad value, and a query that has finished, as a client over HTTP sees it."""
     state = State(tmp_path / "state")
     flag = FinishedRow(
@@ -81,7 +81,7 @@ def test_e4_what_can_never_be_obeyed_is_refused_with_a_reason_and_leaves_a_recor
 
 @pytest.mark.core
 @pytest.mark.slow(12, "10,000 events")
-def test_e5_a_burst_is_refused_beyond_the_limit_and_the_rest_is_obeyed_in_order(tmp_path: Path) -> None:
+def test_e5_a_burst_is_cut_at_the_limit_and_the_rest_obeyed(tmp_path: Path) -> None:
     """From eight threads, while a planner plans one epoch after the other; each look at the events is short."""
     state = State(tmp_path / "state")
     service = ControlService(Ledger(state.path))
@@ -136,7 +136,7 @@ def test_e5_a_burst_is_refused_beyond_the_limit_and_the_rest_is_obeyed_in_order(
 
 @pytest.mark.core
 @pytest.mark.slow(1, "maintains a whole ledger several times")
-def test_e8_an_event_is_deleted_only_once_its_effect_is_held_elsewhere(tmp_path: Path) -> None:
+def test_e8_an_event_stays_until_its_effect_is_held_elsewhere(tmp_path: Path) -> None:
     """One that is not settled stays at any age, as does one from which the configuration in force follows."""
     state = State(tmp_path / "state")
     control = ControlLog(Ledger(state.path))

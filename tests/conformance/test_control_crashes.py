@@ -145,7 +145,7 @@ def test_e1_an_accepted_event_takes_effect_once_after_a_kill(crashed: Crashed) -
 
 
 @pytest.mark.core_for(*FEW)
-def test_e2_a_replayed_epoch_has_the_configuration_that_it_had_first(crashed: Crashed) -> None:
+def test_e2_a_replayed_epoch_has_its_first_configuration(crashed: Crashed) -> None:
     for number, death in enumerate(crashed.deaths, 1):
         for (query, epoch), text in death.planned.items():
             place = Path(crashed.job.told.checkpoint(query)) / "offsets" / str(epoch)
@@ -159,7 +159,7 @@ def test_e2_a_replayed_epoch_has_the_configuration_that_it_had_first(crashed: Cr
 
 
 @pytest.mark.core_for(*FEW)
-def test_e9_all_queries_obey_an_aligned_event_behind_one_cut_also_after_a_kill(crashed: Crashed) -> None:
+def test_e9_all_queries_obey_behind_one_cut_also_after_a_kill(crashed: Crashed) -> None:
     for number, death in enumerate(crashed.deaths, 1):
         assert_aligned(crashed.job, crashed.over(death.aligned), f"both {number}", number)
     kinds = [row.kind for row in crashed.job.told.events() if row.kind in ("align", "release")]

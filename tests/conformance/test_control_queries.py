@@ -75,7 +75,7 @@ def changed(spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.core
 @pytest.mark.slow(20, "the job that the others look at")
-def test_e3_a_pause_keeps_the_limit_reads_nothing_and_the_query_lives(changed: Changed) -> None:
+def test_e3_a_pause_keeps_the_limit_and_the_query_lives(changed: Changed) -> None:
     job, (begin, end) = changed.job, changed.paused
     epochs = {epoch.number: epoch for epoch in job.told.epochs("q")}
     assert changed.paused_state == "PAUSED"
@@ -88,7 +88,7 @@ def test_e3_a_pause_keeps_the_limit_reads_nothing_and_the_query_lives(changed: C
 
 
 @pytest.mark.core
-def test_e4_what_cannot_be_obeyed_is_rejected_with_a_reason_and_stays_visible(changed: Changed) -> None:
+def test_e4_the_impossible_is_rejected_and_stays_visible(changed: Changed) -> None:
     """A channel of a source is only known where the source is planned."""
     state = changed.job.client.event(changed.events["seek"].event_id)
     assert state.status == "rejected"
@@ -121,7 +121,7 @@ def test_e9_an_aligned_event_switches_both_queries_at_one_cut(changed: Changed) 
 
 
 @pytest.mark.core
-def test_e11_with_one_of_two_sources_ended_all_tasks_of_an_epoch_see_the_same(changed: Changed) -> None:
+def test_e11_with_one_source_ended_all_tasks_of_an_epoch_agree(changed: Changed) -> None:
     """The ended one looks at no event any more."""
     last = changed.job.told.epochs("q")[-1].offsets
     assert last["ends"].ended and last["ends"].control < last["in"].control

@@ -101,7 +101,7 @@ def test_x2_a_partition_is_released_when_all_have_passed_it(spark: SparkSession,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_exchange_that_was_deleted_is_made_anew_by_the_next_start_in_the_process(tmp_path: Path, kind: str) -> None:
+def test_a_deleted_one_is_made_anew_by_the_next_start(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "flights"
     for start in (5, 6):
         sink = ExchangeSink({"uid": "flights", "path": str(path), "kind": kind, "partitions": "3"})

@@ -22,7 +22,7 @@ from tests.support.waiting import until
 
 
 @pytest.mark.core
-def test_f1_f4_f7_f10_a_job_that_is_run_to_its_end_and_then_again(lab: JobHarness) -> None:
+def test_f1_f4_f7_f10_a_job_runs_to_its_end_and_then_again(lab: JobHarness) -> None:
     """With intervals of an hour, as the final checkpoint comes at once."""
 
     def run() -> JobResult:
@@ -114,7 +114,7 @@ def test_f9_operators_that_require_finalization_are_waited_for(lab: JobHarness) 
 
 
 @pytest.mark.core
-def test_f9_past_the_time_limit_it_is_an_incident_and_the_next_start_continues(lab: JobHarness) -> None:
+def test_f9_a_time_limit_is_an_incident_and_the_next_start_runs(lab: JobHarness) -> None:
     with pytest.raises(JobFailedError, match="not finalized") as failure:
         lab.run(lab.source(counts="100"), sink="patient_folder", sink_finalize_after=10_000, finalization_timeout="1 s")
     assert "continues to wait" in str(failure.value)
@@ -154,7 +154,7 @@ def test_f14_one_query_failed_for_good_fails_the_job_at_once(lab: JobHarness) ->
 @pytest.mark.core
 @pytest.mark.parametrize("until_now", [False, True], ids=["run", "until now"])
 @pytest.mark.parametrize("form", ["parquet", "delta"])
-def test_available_now_over_one_of_sparks_own_sources_ends_nothing(lab: JobHarness, form: str, until_now: bool) -> None:
+def test_available_now_over_a_source_of_sparks_ends_nothing(lab: JobHarness, form: str, until_now: bool) -> None:
     source = lab.folder / "in"
 
     def run(*arrived: int) -> JobResult:

@@ -72,7 +72,7 @@ def run_and_start_again(streams: Streams, job: bool = True) -> list[tuple[Any, .
 
 
 @pytest.mark.core
-def test_f11_a_finished_source_does_not_hold_the_watermark_back_also_after_a_restart(streams: Streams) -> None:
+def test_f11_a_finished_source_never_holds_the_watermark_back(streams: Streams) -> None:
     assert run_and_start_again(streams) == [(hour(0), 1), (hour(10), 10)]
     assert streams.rows() == [(hour(0), 1), (hour(10), 10), (hour(12), 12), (hour(14), 14)]
     assert max(streams.markers("old~end")) == (2, True)

@@ -45,7 +45,7 @@ def renamed(lab: JobHarness, frame: Any, *, query: str = "r", sink: str = "q-out
 
 @pytest.mark.core
 @pytest.mark.slow(14, "four runs of one state, each of which has to end")
-def test_i1_a_renamed_query_is_refused_until_the_user_says_so_and_then_continues_exactly(lab: JobHarness) -> None:
+def test_i1_a_renamed_query_is_refused_until_the_user_says_so(lab: JobHarness) -> None:
     gate = lab.folder / "gate"
     half_read(lab, gate)
     gate.touch()
@@ -149,7 +149,7 @@ def two_folders(lab: JobHarness) -> tuple[Path, Path]:
 
 @pytest.mark.core
 @pytest.mark.slow(10, "a failed run with its restarts, and the one that continues it")
-def test_i6_what_an_operator_reads_or_writes_is_part_of_who_it_is(lab: JobHarness) -> None:
+def test_i6_what_an_operator_reads_or_writes_identifies_it(lab: JobHarness) -> None:
     one, two = two_folders(lab)
     (one / "3.parquet").write_text("no Parquet")
     with pytest.raises(JobFailedError):
@@ -232,7 +232,7 @@ def test_i8_a_job_whose_unfinished_query_is_gone_is_not_finished(lab: JobHarness
 
 
 @pytest.mark.core
-def test_i8_a_source_that_is_added_to_an_unfinished_query_is_refused_by_name(lab: JobHarness) -> None:
+def test_i8_a_source_added_to_an_unfinished_query_is_refused(lab: JobHarness) -> None:
     gate = lab.folder / "gate"
     half_read(lab, gate)
     frame = lab.source(**COUNTS, gate=gate)
@@ -243,7 +243,7 @@ def test_i8_a_source_that_is_added_to_an_unfinished_query_is_refused_by_name(lab
 
 
 @pytest.mark.core
-def test_i9_a_checkpoint_that_is_gone_is_refused_whichever_was_written_last(lab: JobHarness) -> None:
+def test_i9_a_missing_checkpoint_is_refused_whatever_came_last(lab: JobHarness) -> None:
     gate = lab.folder / "gate"
     frame = lab.source(counts="20,100", readers=2, max_rows_per_epoch=40, gate=gate)
     first = lab.job(frame, checkpoint_interval="50 ms").start()
@@ -292,7 +292,7 @@ def refused(job: Job, match: str) -> SparkExtError:
 
 
 @pytest.mark.core
-def test_i3_a_job_whose_temporary_folder_is_cleaned_continues_exactly(lab: JobHarness) -> None:
+def test_i3_a_job_survives_the_cleaning_of_its_temporary_folder(lab: JobHarness) -> None:
     job = into_table(lab).start()
     until(lambda: SparkLog(str(lab.checkpoint())).newest_commit() is not None, "the first epoch to be committed")
     place = registry.folder_of(lab.spark)
@@ -324,7 +324,7 @@ def test_i4_state_put_back_from_a_backup_is_refused(lab: JobHarness) -> None:
 
 
 @pytest.mark.core
-def test_i7_a_table_deleted_while_the_job_is_stopped_is_refused_and_reset_is_the_way_out(lab: JobHarness) -> None:
+def test_i7_a_table_deleted_under_a_stopped_job_demands_a_reset(lab: JobHarness) -> None:
     first_read(lab)
     assert remembered(str(lab.checkpoint())) is not None
     shutil.rmtree(table(lab))

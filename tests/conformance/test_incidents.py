@@ -41,7 +41,7 @@ def configured(folder: Path, name: str, url: str = "http://127.0.0.1:9/") -> str
 
 
 @pytest.mark.core
-def test_l10_a_listener_of_the_configuration_receives_incidents_of_a_type_of_the_users(lab: JobHarness) -> None:
+def test_l10_a_configured_listener_receives_a_users_own_type(lab: JobHarness) -> None:
     with serving() as endpoint:
         file = configured(lab.folder, "l10", endpoint.url)
         job = lab.job(

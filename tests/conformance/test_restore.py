@@ -57,7 +57,7 @@ def test_r1_f15_what_has_finished_is_not_read_again_after_a_kill(lab: JobHarness
 
 
 @pytest.mark.core
-def test_r2_a_source_that_finished_after_the_last_commit_is_read_again(lab: JobHarness) -> None:
+def test_r2_a_source_finished_after_the_last_commit_is_reread(lab: JobHarness) -> None:
     """It finished in an epoch that the sink has committed and Spark has not: read again, once in the output."""
     source: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 60}
     first = lab.job(lab.source(**source), sink_lost_epoch=1, restart_attempts=0)
@@ -74,7 +74,7 @@ def test_r2_a_source_that_finished_after_the_last_commit_is_read_again(lab: JobH
 
 
 @pytest.mark.core
-def test_r3_open_end_of_input_and_close_are_skipped_for_a_finished_operator(lab: JobHarness) -> None:
+def test_r3_a_finished_operator_is_not_opened_ended_or_closed(lab: JobHarness) -> None:
     assert lab.job(lab.source(counts="10")).run(progress=False).finished
     before = lab.events("open", "end_of_input", "close", "claim", "final_checkpoint")
     assert [event["event"] for event in before].count("open") == 2
@@ -84,7 +84,7 @@ def test_r3_open_end_of_input_and_close_are_skipped_for_a_finished_operator(lab:
 
 @pytest.mark.core_for("[5]")
 @pytest.mark.parametrize("readers", [5, 1, 2])
-def test_r6_remaining_channels_are_restored_on_any_number_of_readers(lab: JobHarness, readers: int) -> None:
+def test_r6_remaining_channels_fit_any_number_of_readers(lab: JobHarness, readers: int) -> None:
     counts = "20,20,400,400"
     gate = lab.folder / "gate"
     first = lab.job(lab.source(counts=counts, readers=4, max_rows_per_epoch=80, gate=gate)).start()
@@ -120,7 +120,7 @@ def test_r7_finished_flags_survive_without_channel_state(lab: JobHarness) -> Non
 
 
 @pytest.mark.core
-def test_r11_a_channel_that_finished_before_the_first_checkpoint_is_restored_as_finished(lab: JobHarness) -> None:
+def test_r11_a_channel_finished_early_is_restored_as_finished(lab: JobHarness) -> None:
     gate = lab.folder / "gate"
     source: dict[str, Any] = {"counts": "5,400", "readers": 2, "max_rows_per_epoch": 20, "gate": gate}
     first = lab.job(lab.source(**source), checkpoint_interval="1 hour").start()

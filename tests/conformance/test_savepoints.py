@@ -31,7 +31,7 @@ from tests.support.waiting import until
 
 
 @pytest.mark.core
-def test_r4_r5_a_finished_query_needs_its_place_and_everything_before_it(chain: Chain) -> None:
+def test_r4_r5_a_finished_query_needs_its_place_and_its_past(chain: Chain) -> None:
     """R5: one that has finished and is not in the job, R4: one that had not, upstream of one that had."""
     ended = chain.folder / "ended"
     chain.job().savepoint(ended)
@@ -137,7 +137,7 @@ def test_r8_a_checkpoint_of_the_former_version_restores(lab: JobHarness, version
 @pytest.mark.without_validators(
     validators.end_of_input_once_and_last, validators.hooks_in_order, reason="a sink that ended receives rows again"
 )
-def test_r10_a_sink_that_cannot_be_rolled_back_refuses_unless_duplicates_are_accepted(lab: JobHarness) -> None:
+def test_r10_a_sink_without_rollback_needs_duplicates_accepted(lab: JobHarness) -> None:
     def job() -> Job:
         rows = numbers(lab.spark, "in", counts="40,25", max_rows_per_epoch=20, gate=lab.folder / "gate")
         return lab.job(rows)
@@ -162,7 +162,7 @@ def test_r10_a_sink_that_cannot_be_rolled_back_refuses_unless_duplicates_are_acc
 
 
 @pytest.mark.core
-def test_r13_a_state_that_is_not_in_rocksdb_of_format_2_is_refused(lab: JobHarness) -> None:
+def test_r13_a_state_that_is_not_in_rocksdb_format_2_is_refused(lab: JobHarness) -> None:
     """By a savepoint and by a rescale; the job continues. For a restore, see the histories in `tests/jobs`."""
     lab.spark.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "1")
     rows = lab.source(counts="40,40", max_rows_per_epoch=20, gate=lab.folder / "gate")
@@ -188,7 +188,7 @@ def test_r13_a_state_that_is_not_in_rocksdb_of_format_2_is_refused(lab: JobHarne
 
 
 @pytest.mark.core
-def test_r14_a_retained_checkpoint_restores_after_spark_has_forgotten_its_epoch(lab: JobHarness) -> None:
+def test_r14_a_retained_checkpoint_outlives_sparks_own_epochs(lab: JobHarness) -> None:
     lab.spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
     epochs, count = 12, 110
 
@@ -214,7 +214,7 @@ def test_r14_a_retained_checkpoint_restores_after_spark_has_forgotten_its_epoch(
 
 
 @pytest.mark.core
-def test_f5_a_stop_with_a_savepoint_while_the_final_checkpoint_waits(lab: JobHarness) -> None:
+def test_f5_a_stop_with_a_savepoint_during_the_final_checkpoint(lab: JobHarness) -> None:
     def job(place: JobHarness, needed: int) -> Job:
         return place.job(numbers(lab.spark, "in", counts="100"), sink="patient_folder", sink_finalize_after=needed)
 
@@ -274,7 +274,7 @@ def test_u2_a_chain_a_union_and_a_join_after_scaling_up_and_down(lab: JobHarness
 
 @pytest.mark.core
 @pytest.mark.slow(30, "kills a driver of its own")
-def test_u5_recovered_rows_come_first_and_a_rescaled_query_reads_what_is_left(lab: JobHarness) -> None:
+def test_u5_recovered_rows_come_first_and_a_rescale_reads_on(lab: JobHarness) -> None:
     """A driver is killed when b has read 2,000 of the 5,000 rows of a, and q 3,000 of 4,000.
 
     a has finished, and is not started. b reads 3,000, in order; a savepoint meanwhile holds what is in flight by

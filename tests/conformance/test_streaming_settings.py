@@ -102,7 +102,7 @@ def test_settings_give_the_right_rows(lab: JobHarness, settings: Mapping[str, st
 
 
 @pytest.mark.slow(15, "two starts of a stateful query")
-def test_format_2_of_the_offset_log_goes_on_with_the_partitions_of_the_state(lab: JobHarness) -> None:
+def test_offset_log_format_2_keeps_the_partitions_of_the_state(lab: JobHarness) -> None:
     """Spark records no number of partitions there, and fails on an epoch that is planned and not committed."""
     lab.spark.conf.set(PREFIX + LOG_FORMAT, "2")
     lab.spark.conf.set(PARTITIONS, "3")

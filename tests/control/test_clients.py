@@ -182,7 +182,7 @@ def test_errors_of_the_server_are_errors_of_this_package(state: State) -> None:
         client.events()
 
 
-def test_a_request_that_is_one_too_many_is_sent_again_when_the_server_says(state: State) -> None:
+def test_a_request_beyond_the_limit_is_sent_again_when_told(state: State) -> None:
     limits = Limits(change_rate=1, change_burst=1, refusal_seconds=0)
     with (
         ControlServer(state.path, limits=limits) as server,

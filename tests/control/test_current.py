@@ -35,7 +35,7 @@ def seen(epochs: Epochs, epoch: int, start: str = "1") -> list[int]:
         return [event.sequence for event in sx.control.events()]
 
 
-def test_the_configuration_is_empty_at_first_and_cannot_be_changed(epochs: Epochs) -> None:
+def test_the_configuration_begins_empty_and_cannot_be_changed(epochs: Epochs) -> None:
     first, second = epochs.add(SourceOffset("in")), epochs.stamped("in", [setting(1, "list", [1]), setting(2, "n", 7)])
     with epochs.task(first):
         assert dict(sx.control.config()) == {} and sx.control.events() == ()
@@ -55,7 +55,7 @@ def test_of_two_sources_the_one_that_has_looked_last_counts(epochs: Epochs) -> N
             assert sx.control.config()["k"] == "new"
 
 
-def test_an_event_belongs_to_the_first_epoch_in_which_any_source_obeys_it(epochs: Epochs) -> None:
+def test_an_event_belongs_to_the_first_epoch_that_obeys_it(epochs: Epochs) -> None:
     none = SourceOffset("b")
     a = epochs.stamped("a", [note(1), note(2)])
     late = epochs.stamped("b", [note(1), note(2), note(3)])
@@ -74,7 +74,7 @@ def test_events_of_the_first_epoch(epochs: Epochs) -> None:
     assert event.at == datetime(1970, 1, 1, 0, 0, 4, tzinfo=timezone.utc)
 
 
-def test_a_checkpoint_that_begins_anew_under_its_old_path_is_read_again(epochs: Epochs, tmp_path: Path) -> None:
+def test_a_checkpoint_begun_anew_under_its_old_path_is_reread(epochs: Epochs, tmp_path: Path) -> None:
     epoch = epochs.add(epochs.stamped("a", [setting(1, "k", 1)]))
     with epochs.task(epoch):
         assert sx.control.config()["k"] == 1

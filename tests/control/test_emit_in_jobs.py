@@ -78,7 +78,7 @@ class Seeing(StatefulProcessor):
         pass
 
 
-def test_a_stateful_processor_sees_the_configuration_of_its_epoch(spark: SparkSession, lab: JobHarness) -> None:
+def test_a_stateful_processor_sees_its_epochs_configuration(spark: SparkSession, lab: JobHarness) -> None:
     cloudpickle.register_pickle_by_value(test_emit_in_jobs)
     gate = lab.folder / "gate"
     frame = lab.source(counts="40", max_rows_per_epoch=20, gate=gate)

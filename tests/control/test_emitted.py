@@ -34,7 +34,7 @@ def types(epochs: Epochs, epoch: int) -> list[str]:
     return [request.value["type"] for request in collect(str(epochs.checkpoint), "q", epoch)]
 
 
-def test_events_of_all_tasks_come_in_the_order_of_stages_partitions_and_calls(epochs: Epochs) -> None:
+def test_events_are_ordered_by_stage_partition_and_call(epochs: Epochs) -> None:
     emit(epochs, 0, "f", stage=12, partition=0, attempt=9)
     emit(epochs, 0, "c", stage=7, partition=10, attempt=8)
     emit(epochs, 0, "a", "b", "a", stage=7, partition=2, attempt=3)
@@ -87,7 +87,7 @@ def test_what_was_accepted_is_removed(epochs: Epochs) -> None:
     discard(str(epochs.checkpoint.parent / "of no query"), 2)
 
 
-def test_a_start_removes_what_was_emitted_in_epochs_that_are_not_committed(epochs: Epochs) -> None:
+def test_a_start_removes_what_uncommitted_epochs_emitted(epochs: Epochs) -> None:
     for epoch in range(3):
         emit(epochs, epoch, "a")
     for epoch in range(2):
@@ -104,7 +104,7 @@ PARTS = st.dictionaries(
 
 
 @given(PARTS)
-def test_one_attempt_of_each_task_is_chosen_with_all_its_processes(found: dict[Part, int]) -> None:
+def test_one_attempt_of_each_task_is_chosen_with_all_processes(found: dict[Part, int]) -> None:
     picked = chosen(found)
     assert picked == sorted(picked)
     assert {(part.stage, part.partition) for part in picked} == {(part.stage, part.partition) for part in found}

@@ -96,7 +96,7 @@ def _obeyed(checkpoint: Path) -> dict[str, int]:
     return {raw["uid"]: raw.get("control", 0) for raw in _committed(checkpoint)}
 
 
-def test_each_place_sees_the_configuration_of_its_epoch_in_all_tasks(watched: Watched) -> None:
+def test_each_place_sees_its_epochs_configuration_in_all_tasks(watched: Watched) -> None:
     by_epoch: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
     for one in watched.seen:
         if one["epoch"] is not None:
@@ -120,7 +120,7 @@ def test_a_key_of_the_query_hides_that_of_the_job(watched: Watched) -> None:
     assert watched.of("foreachBatch")[-1]["config"] == {**last, "threshold": 1}
 
 
-def test_the_column_has_the_value_of_its_epoch_and_the_default_before(watched: Watched) -> None:
+def test_the_column_has_its_epochs_value_or_else_the_default(watched: Watched) -> None:
     rows = [row for file in sorted((watched.folder / "out").glob("*.json")) for row in operators.rows(file.parent)][:]
     pairs = {(row["threshold"], json.loads(row["seen"])["config"].get("threshold", -1)) for row in rows}
     assert pairs <= {(-1.0, -1), (1.0, 1), (0.5, 0.5)}
@@ -143,7 +143,7 @@ def test_each_event_belongs_to_one_epoch_of_a_query(watched: Watched) -> None:
             assert sights.expected(watched.checkpoint(query), query, epoch - 1)[2] < sequence
 
 
-def test_an_ended_source_does_not_keep_its_tasks_at_an_older_configuration(watched: Watched) -> None:
+def test_an_ended_source_does_not_hold_its_tasks_to_the_past(watched: Watched) -> None:
     assert _obeyed(watched.checkpoint("q")) == {"ends": 0, "live": watched.sent["last"]}
 
 

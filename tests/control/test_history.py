@@ -55,7 +55,7 @@ class TestState:
         both = state_of(EVENT, [step(status, "q", reason="no"), step("applied", "r", 3)])
         assert (both.status, both.applied) == ("applied", {"r": 3})
 
-    def test_rows_that_are_there_twice_count_once_and_the_first_end_counts(self) -> None:
+    def test_doubled_rows_count_once_and_the_first_end_counts(self) -> None:
         once, twice = [step("applied", "q", 7)], [step("applied", "q", 7)] * 2
         assert state_of(EVENT, once) == state_of(EVENT, twice)
         assert state_of(EVENT, [step("expired", ms=9), step("acknowledged", ms=8)]).status == "acknowledged"
@@ -101,7 +101,7 @@ class TestHistory:
         found = history.event(first.event_id)
         assert found is not None and (found.status, found.applied) == ("applied", {"q": 3})
 
-    def test_pages_in_both_directions_stay_where_they_are_while_events_come(self, state: State) -> None:
+    def test_pages_stay_in_place_both_ways_while_events_come(self, state: State) -> None:
         history = History(Ledger(state.path))
         accept(state, *(set_key(number) for number in range(7)))
         newest = history.page(limit=3)
@@ -204,7 +204,7 @@ class TestEpochConfiguration:
         newest = epoch_configuration(state.ledger, "q")
         assert newest is not None and (newest.epoch, newest.configuration.sequence, newest.committed) == (2, 2, False)
 
-    def test_comes_from_the_ledger_when_spark_has_deleted_its_offsets(self, state: State) -> None:
+    def test_it_comes_from_the_ledger_once_spark_deletes_its_offsets(self, state: State) -> None:
         (event,) = accept(state, set_key(1))
         offset = state.epoch("q", 1, Configuration().after([event]))
         state.committed("q", 1, [offset])
@@ -263,7 +263,7 @@ def test_what_is_known_at_the_beginning_is_left_out(state: State) -> None:
     assert taken(Changes(History(Ledger(state.path)), after=1)) == [(2, "acknowledged", 1)]
 
 
-def test_a_step_that_is_written_late_is_given_as_long_as_the_event_is_not_over(state: State) -> None:
+def test_a_late_step_is_given_until_the_event_is_over(state: State) -> None:
     changes = Changes(History(Ledger(state.path)), after=0)
     late, other = added(state, 2)
     taken(changes)

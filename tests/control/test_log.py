@@ -40,7 +40,7 @@ def test_two_logs_give_one_order_and_know_each_others_keys(tmp_path: Path) -> No
     assert isinstance(other, ControlRefused) and other.refusal == "key_reused"
 
 
-def test_what_takes_a_value_back_says_what_has_come_of_the_event_that_gave_it(tmp_path: Path) -> None:
+def test_taking_a_value_back_tells_what_came_of_its_event(tmp_path: Path) -> None:
     """In the same commit, so that no crash comes between; and of the job's own events alone."""
     state = State(tmp_path)
     log = ControlLog(Ledger(state.path))
@@ -58,7 +58,7 @@ def test_what_takes_a_value_back_says_what_has_come_of_the_event_that_gave_it(tm
     assert ControlLog(Ledger(state.path)).configuration().user() == {"a": 1}
 
 
-def test_an_event_whose_time_was_over_before_anybody_obeyed_it_does_not_stand(tmp_path: Path) -> None:
+def test_an_event_that_expired_before_being_obeyed_is_void(tmp_path: Path) -> None:
     """A log that is opened later has to know: a query that is built from the configuration would be built from it."""
     state = State(tmp_path)
     log = ControlLog(Ledger(state.path))
@@ -86,7 +86,7 @@ def test_the_key_of_an_event_that_has_expired_still_names_it(tmp_path: Path) -> 
     assert isinstance(other, ControlRefused) and other.refusal == "key_reused"
 
 
-def test_a_configuration_that_becomes_too_large_is_refused_and_replaced_values_do_not_count(tmp_path: Path) -> None:
+def test_a_configuration_too_large_in_present_values_is_refused(tmp_path: Path) -> None:
     log = ControlLog(Ledger(State(tmp_path).path))
     large = "x" * 60_000
     found = log.accept([Request("set_config", value={"key": "same", "value": large}) for _ in range(40)])

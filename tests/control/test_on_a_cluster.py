@@ -181,7 +181,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_sources_and_sinks_of_main_and_of_a_module_run_on_executors_in_processes_of_their_own(folder: Path) -> None:
+def test_sources_and_sinks_of_main_and_modules_run_on_executors(folder: Path) -> None:
     """What Spark pickles arrives where nobody has seen the code. So do Delta and this Python."""
     lines = [line.split() for line in (folder / "lines").read_text().splitlines()]
     mine = [f"where-{n}" for n in range(6)]

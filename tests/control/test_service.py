@@ -51,7 +51,7 @@ def held(service: ControlService) -> Iterator[Future[Accepted]]:
         yield first
 
 
-def test_a_refused_request_raises_and_the_others_of_its_commit_are_accepted(service: ControlService) -> None:
+def test_a_refused_request_raises_and_the_others_are_accepted(service: ControlService) -> None:
     with held(service) as first:
         bad, good = service.offer(Request("nonsense")), service.offer(set_key(2))
     with pytest.raises(ControlRefused) as refused:

@@ -79,7 +79,7 @@ def test_what_is_no_value_of_the_type_is_refused(kind: T.DataType, given: Any) -
         _scalar(given, kind)
 
 
-def test_a_bad_key_type_or_default_is_refused_where_it_is_written(spark: SparkSession) -> None:
+def test_a_bad_key_type_or_default_is_refused_at_its_definition(spark: SparkSession) -> None:
     for key, kind, default, wrong in (
         ("", "double", None, "key"),
         (7, "double", None, "key"),

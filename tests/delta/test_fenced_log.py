@@ -130,7 +130,7 @@ def test_two_starts_of_one_incarnation_fence_each_other_off(path: Path, log: Fen
     assert rows(path) == [1, 3]
 
 
-def test_settling_looks_at_the_newest_version_until_an_answer_comes(path: Path, log: FencedLog) -> None:
+def test_settling_looks_at_the_newest_version_until_answered(path: Path, log: FencedLog) -> None:
     _added(path, 1, None)
     seen: list[int] = []
 
@@ -211,7 +211,7 @@ def test_threads_of_one_log_and_another_process_lose_no_commit(path: Path, log: 
     assert rows(path) == sorted(10 * number + step for number in range(3) for step in range(5))
 
 
-def test_no_other_thread_brings_the_handle_up_to_date_between_look_and_commit(path: Path, log: FencedLog) -> None:
+def test_no_thread_updates_the_handle_between_look_and_commit(path: Path, log: FencedLog) -> None:
     refreshed = threading.Event()
 
     def refresh() -> None:
@@ -319,7 +319,7 @@ def _remove(path: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", GONE)
-def test_a_required_log_that_vanished_is_lost_and_never_made_anew(path: Path, what: str) -> None:
+def test_a_vanished_required_log_is_lost_and_never_made_anew(path: Path, what: str) -> None:
     log = opened(path, required=True)
     log.refresh()
     log.commit(row(1), OLD, "appending")
@@ -334,7 +334,7 @@ def test_a_required_log_that_vanished_is_lost_and_never_made_anew(path: Path, wh
 
 
 @pytest.mark.parametrize("what", GONE)
-def test_another_log_that_vanished_is_absent_and_may_be_created_again(path: Path, what: str) -> None:
+def test_another_vanished_log_is_absent_and_may_be_made_again(path: Path, what: str) -> None:
     log = opened(path)
     log.refresh()
     log.commit(row(1), OLD, "appending")

@@ -46,7 +46,7 @@ def test_the_page_of_errors_names_tests_that_exist() -> None:
         assert test in {item.name for item in ast.walk(tree) if isinstance(item, ast.FunctionDef)}, f"{path}::{test}"
 
 
-def test_the_page_of_errors_has_every_kind_and_each_test_of_bad_input() -> None:
+def test_the_errors_page_has_every_kind_and_every_bad_input_test() -> None:
     """Kinds that stand for their children, and the one around all, are not in its table."""
     table = ERRORS.partition("## What a job does")[2].partition("\n## ")[0]
     kinds = {kind.code for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "code")}

@@ -60,7 +60,7 @@ def test_every_row_of_the_package_is_in_one_file_per_month(example: ModuleType, 
     assert example.same(weather, example.package_weather(), ["time_hour", "origin"])
 
 
-def test_time_hour_is_utc_and_every_flight_has_a_scheduled_departure(example: ModuleType) -> None:
+def test_time_hour_is_utc_and_each_flight_has_a_departure(example: ModuleType) -> None:
     flights = example.package_flights()
     assert len(flights) == FLIGHTS
     assert flights["departure"].notna().all()
@@ -82,7 +82,7 @@ def test_an_airport_has_one_weather_row_per_hour(example: ModuleType) -> None:
 
 
 @pytest.mark.usefixtures("two_weeks")
-def test_prepared_files_are_left_alone_and_half_a_preparation_is_not_taken_for_one(
+def test_prepared_files_are_left_alone_unless_half_prepared(
     example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = example.write_months

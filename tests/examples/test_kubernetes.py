@@ -43,7 +43,7 @@ def test_the_image_has_the_versions_of_the_package() -> None:
     assert {f"pyspark=={spark[1]}", f"py4j=={py4j[1]}", f"delta-spark=={delta[1]}"} <= set(pinned.splitlines())
 
 
-def test_a_refused_start_is_not_repeated_and_a_running_one_does_not_count(parts: dict[str, dict[str, Any]]) -> None:
+def test_a_refused_start_is_final_and_a_running_one_not_counted(parts: dict[str, dict[str, Any]]) -> None:
     spec = parts["Job"]["spec"]
     rules = {
         rule["action"]: rule["onExitCodes"]["values"]
@@ -69,7 +69,7 @@ def test_the_names_of_the_manifests_belong_together(parts: dict[str, dict[str, A
 
 
 @pytest.mark.slow(40, "a driver with a session of its own, with the jars of S3")
-def test_the_command_of_the_manifest_runs_with_its_state_in_a_store(
+def test_the_manifests_command_runs_with_its_state_in_a_store(
     parts: dict[str, dict[str, Any]], bucket: Bucket, tmp_path: Path
 ) -> None:
     (driver,) = parts["Job"]["spec"]["template"]["spec"]["containers"]

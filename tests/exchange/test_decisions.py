@@ -83,7 +83,7 @@ def writes_of(state: LogState, incarnation: int, start: int, lineage: int) -> li
     ]
 
 
-def test_entries_and_state_are_written_and_read_as_in_their_golden_files() -> None:
+def test_entries_and_state_match_their_golden_files() -> None:
     """A change of the written form needs a new version, and golden files of its own."""
     stored = json.loads((GOLDEN / "entries-v1.json").read_text(encoding="utf-8"))
     assert VERSION == 1 and stored.keys() == ENTRIES.keys() == {kind.value for kind in EntryKind}
@@ -121,7 +121,7 @@ def test_a_truncated_state_is_never_read(cut: int) -> None:
 
 @given(st.data())
 @settings(max_examples=3 * settings().max_examples // 2, deadline=None)
-def test_whoever_writes_each_epoch_is_there_once_and_written_by_the_newest_start(data: st.DataObject) -> None:
+def test_each_epoch_is_there_once_written_by_the_newest_start(data: st.DataObject) -> None:
     """Starts, copies of a state with the same number, resets, stale writers, and epochs that are repeated."""
     state, entries = LogState(), list[Entry]()
     starts: list[tuple[int, int, int]] = []
@@ -194,7 +194,7 @@ def test_whoever_writes_each_epoch_is_there_once_and_written_by_the_newest_start
     assert folded == state
 
 
-def test_an_exchange_of_another_job_is_neither_claimed_nor_adopted() -> None:
+def test_another_jobs_exchange_is_neither_claimed_nor_adopted() -> None:
     state = claimed(LogState(), claim(1, job="theirs"))
     for taking in (
         lambda: decisions.claim_entry(state, claim(2, job="ours"), "e", 0),

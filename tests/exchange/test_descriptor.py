@@ -78,13 +78,13 @@ def test_a_newer_version_is_refused() -> None:
         Descriptor.from_json(described().to_json().replace('"version": 1', '"version": 2'), "e")
 
 
-def test_a_folder_that_has_lost_its_description_is_not_described_anew(tmp_path: Path) -> None:
+def test_a_folder_that_lost_its_description_gets_no_new_one(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     with pytest.raises(StateError, match=r"'log' and no exchange\.json"):
         arrow_parts(LocalFolder(tmp_path), "e").master.register(described())
 
 
-def test_it_is_made_once_and_what_tasks_have_left_before_does_not_matter(tmp_path: Path) -> None:
+def test_it_is_made_once_whatever_tasks_have_left_before(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / ".draft-0-x").touch()
     master = arrow_parts(LocalFolder(tmp_path), "e").master

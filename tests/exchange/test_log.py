@@ -119,7 +119,7 @@ def test_a_writer_that_is_always_slower_gives_up_with_an_error(exchange: Exchang
 
 
 @pytest.mark.parametrize("below", [4, 9, 20])
-def test_a_process_that_has_not_looked_for_long_continues_from_the_stored_state(exchange: Exchange, below: int) -> None:
+def test_a_process_out_of_date_continues_from_the_stored_state(exchange: Exchange, below: int) -> None:
     """Also when the entry where it stands is the last one that was deleted, or the first that was not."""
     old, fresh = exchange.opened(), exchange.opened()
     exchange.write(4)
@@ -177,7 +177,7 @@ def test_a_frozen_deleter_lets_no_number_count_twice(exchange: Exchange, monkeyp
 
 
 @pytest.mark.parametrize("released", [5, 6, 20])
-def test_a_reader_does_not_take_the_file_of_such_a_writer_for_an_entry(exchange: Exchange, released: int) -> None:
+def test_a_reader_does_not_take_such_a_writers_file_for_an_entry(exchange: Exchange, released: int) -> None:
     exchange.write(4)
     old = exchange.opened()
     assert old.look().last == 3
@@ -189,7 +189,7 @@ def test_a_reader_does_not_take_the_file_of_such_a_writer_for_an_entry(exchange:
 
 
 @pytest.mark.parametrize("left", [0, 20, -1])
-def test_an_entry_that_a_power_failure_has_cut_is_refused_by_name(exchange: Exchange, left: int) -> None:
+def test_an_entry_cut_by_a_power_failure_is_refused_by_name(exchange: Exchange, left: int) -> None:
     exchange.write(3)
     file = exchange.file(1)
     file.write_bytes(file.read_bytes()[:left])
@@ -218,7 +218,7 @@ def test_a_stored_state_is_needed_once_its_entries_are_gone(exchange: Exchange) 
     assert not exchange.file(0).exists()
 
 
-def test_a_log_that_is_deleted_or_made_anew_under_a_process_is_not_continued(exchange: Exchange) -> None:
+def test_a_log_deleted_or_made_anew_is_not_continued(exchange: Exchange) -> None:
     """The other one may be longer, and have an entry where this process stands."""
     exchange.write(3)
     aside = exchange.folder.with_name("aside")
@@ -234,7 +234,7 @@ def test_a_log_that_is_deleted_or_made_anew_under_a_process_is_not_continued(exc
     assert [entry.epoch for number in range(3) if (entry := exchange.log.entry(number))] == [0, 1, 2]
 
 
-def test_a_log_that_is_deleted_between_look_and_write_is_not_begun_in_the_middle(exchange: Exchange) -> None:
+def test_a_log_deleted_before_the_write_is_not_begun_midway(exchange: Exchange) -> None:
     exchange.write(3)
     looks = []
 
@@ -250,7 +250,7 @@ def test_a_log_that_is_deleted_between_look_and_write_is_not_begun_in_the_middle
     assert exchange.log.numbers() == []
 
 
-def test_drafts_and_segments_of_older_incarnations_are_swept_and_no_others(exchange: Exchange) -> None:
+def test_only_leftovers_of_older_incarnations_are_swept(exchange: Exchange) -> None:
     exchange.write(2)
     for writer in (0, 1, 2, 3):
         (exchange.folder / "log" / f".draft-{writer}-abc").touch()

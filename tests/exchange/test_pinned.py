@@ -273,7 +273,7 @@ def test_put_back_touches_nothing_else(place: Place, tmp_path: Path) -> None:
         ("data", lambda text: text[:-1], "bytes instead of"),
     ],
 )
-def test_a_savepoint_that_is_damaged_or_of_something_else_is_refused(
+def test_a_damaged_or_foreign_savepoint_is_refused(
     place: Place, tmp_path: Path, file: str, change: Callable[[Any], Any] | None, message: str
 ) -> None:
     found = Path(f"{place.path}-pinned") / file
@@ -290,7 +290,7 @@ def test_a_savepoint_that_is_damaged_or_of_something_else_is_refused(
     assert not (tmp_path / "fresh").exists()
 
 
-def test_an_exchange_whose_producer_was_reset_and_has_not_begun_anew_is_empty(place: Place, tmp_path: Path) -> None:
+def test_an_exchange_is_empty_after_a_reset_of_its_producer(place: Place, tmp_path: Path) -> None:
     """The log still has what the older lineage has written, sealed and released, and its rows are gone."""
     producer = Producer(place)
     producer.seal(4)
@@ -311,7 +311,7 @@ def test_an_older_attempt_to_pin_is_replaced(place: Place) -> None:
     assert made.log.bytes == sum(segment.bytes for segment in made.log.segments) > 0
 
 
-def test_the_coordinator_counts_what_was_put_back_to_the_first_epochs_of_the_new_lineage(place: Place) -> None:
+def test_rows_put_back_are_counted_with_the_first_epochs(place: Place) -> None:
     """They are in flight at a cut that is taken before the producer has written anything."""
     fresh = again(place)
     view = ExchangeView(fresh.parts().master)

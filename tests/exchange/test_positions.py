@@ -190,7 +190,7 @@ def test_nothing_is_read_beyond_a_given_entry(log: Log, upto: int) -> None:
 
 
 @given(left=st.lists(st.integers(0, 50), min_size=1, max_size=8), room=st.integers(0, 500))
-def test_shares_sum_up_exactly_and_nobody_gets_more_than_there_is(left: list[int], room: int) -> None:
+def test_shares_add_up_exactly_and_nobody_gets_more_than_exists(left: list[int], room: int) -> None:
     got = shares(left, room)
     assert sum(got) == min(room, sum(left))
     for one, there in zip(got, left, strict=True):
@@ -199,7 +199,7 @@ def test_shares_sum_up_exactly_and_nobody_gets_more_than_there_is(left: list[int
             assert abs(one - room * there / sum(left)) < 1, "in proportion"
 
 
-def test_a_single_row_that_is_larger_than_the_limit_does_not_lose_its_barrier() -> None:
+def test_a_single_row_above_the_limit_does_not_lose_its_barrier() -> None:
     log = Log(2)
     log.epoch([1, 1], barrier=7, weight=1000)
     log.epoch([1, 0])
@@ -209,7 +209,7 @@ def test_a_single_row_that_is_larger_than_the_limit_does_not_lose_its_barrier() 
     assert (second.front, second.rows, second.barrier) == (Front(1, (0, 0)), 1, 7)
 
 
-def test_an_entry_that_is_too_large_is_read_in_proportion_and_the_next_one_waits() -> None:
+def test_too_large_an_entry_is_read_in_parts_and_the_next_waits() -> None:
     log = Log(3)
     log.epoch([60, 30, 10])
     log.epoch([1, 1, 1])
@@ -239,7 +239,7 @@ def test_a_reader_of_rows_that_were_abandoned_is_refused(front: Front) -> None:
 
 
 @pytest.mark.parametrize("front", [Front(0, (1,)), Front(1, (0,)), Front(2, (0,))])
-def test_a_reader_that_was_restored_with_its_producer_passes_over_what_is_abandoned(front: Front) -> None:
+def test_a_reader_restored_with_its_producer_skips_the_abandoned(front: Front) -> None:
     log = abandoned()
     step = advance(log.state, log.at, front, None, None)
     assert step.front == Front(5, (0,))

@@ -91,7 +91,7 @@ def test_a_reader_takes_any_part_of_a_run(tmp_path_factory: pytest.TempPathFacto
     assert [row for batch in found for row in batch.column("id").to_pylist()] == list(range(skip, skip + rows))
 
 
-def test_without_a_key_all_partitions_get_rows_and_small_epochs_begin_with_different_ones(tmp_path: Path) -> None:
+def test_without_a_key_small_epochs_begin_with_other_partitions(tmp_path: Path) -> None:
     def rows(count: int) -> Iterator[tuple[pa.RecordBatch, None]]:
         yield pa.RecordBatch.from_pydict({"id": range(count)}), None
 
@@ -106,7 +106,7 @@ def test_without_a_key_all_partitions_get_rows_and_small_epochs_begin_with_diffe
     assert begun == {0, 1, 2, 3}
 
 
-def test_attempts_have_names_of_their_own_which_say_who_wrote_them(tmp_path: Path) -> None:
+def test_attempts_have_names_that_say_who_wrote_them(tmp_path: Path) -> None:
     rows = pa.RecordBatch.from_pydict({"id": [1]})
     names = [ArrowWriter(LocalFolder(tmp_path)).write(iter([(rows, [0])]), task(5, 2), 1).name for _ in range(3)]  # type: ignore[union-attr]
     assert len(set(names)) == 3
@@ -114,7 +114,7 @@ def test_attempts_have_names_of_their_own_which_say_who_wrote_them(tmp_path: Pat
     assert [incarnation_of(name) for name in ("notes.txt", "i3-e5.arrow", "i-e5-p2-a7-00000000.arrow")] == [None] * 3
 
 
-def test_a_task_that_fails_leaves_a_file_that_its_incarnation_owns(tmp_path: Path) -> None:
+def test_a_failed_task_leaves_a_file_that_its_incarnation_owns(tmp_path: Path) -> None:
     def rows() -> Iterator[tuple[pa.RecordBatch, None]]:
         yield pa.RecordBatch.from_pydict({"id": [1]}), None
         raise OSError("the input is gone")
@@ -135,7 +135,7 @@ def test_many_partitions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 100, -1, "other bytes"])
-def test_a_damaged_file_is_refused_by_name_and_a_missing_one_may_come_back(tmp_path: Path, left: int | str) -> None:
+def test_a_damaged_file_is_refused_and_a_missing_one_may_return(tmp_path: Path, left: int | str) -> None:
     """A power failure may leave a damaged file. A missing one may be on storage that is unavailable: it is retried."""
     rows = pa.RecordBatch.from_pydict({"id": range(1000)})
     segment = ArrowWriter(LocalFolder(tmp_path)).write(iter([(rows, [0] * 1000)]), task(), 1)

@@ -78,7 +78,7 @@ def test_a_plan_that_did_not_become_an_epoch_is_made_again(producer: Producer) -
 
 
 @pytest.mark.parametrize("count", [4, 0])
-def test_a_seal_finishes_all_channels_at_once_with_numbers_in_sequence(producer: Producer, count: int) -> None:
+def test_a_seal_finishes_all_channels_in_sequence(producer: Producer, count: int) -> None:
     producer.write(rows(0, count, partition=1), barrier=1)
     log, running = Log(), planner(producer)
     log.plan(running)
@@ -109,7 +109,7 @@ def test_a_drain_does_not_end_it_and_the_seal_does(producer: Producer) -> None:
     assert read(producer, log) == list(range(5))
 
 
-def test_a_restart_between_any_two_epochs_reads_each_row_once_while_the_exchange_grows(producer: Producer) -> None:
+def test_restarts_between_epochs_of_a_growing_one_lose_no_row(producer: Producer) -> None:
     def grow(epoch: int) -> None:
         if epoch < 8:
             if epoch == 4:
@@ -137,7 +137,7 @@ def test_entries_without_rows_make_no_epoch_and_a_barrier_does(producer: Produce
     assert log.plan(running) is None
 
 
-def test_a_reader_that_begins_behind_deleted_entries_without_visible_rows_reads_the_rest(producer: Producer) -> None:
+def test_a_reader_that_begins_behind_deletions_reads_the_rest(producer: Producer) -> None:
     producer.write(rows(900, 910))
     release(producer, 2, 10)
     producer.start(anew=True)
@@ -163,7 +163,7 @@ def test_a_reader_of_rows_that_were_released_is_refused(producer: Producer) -> N
         planner(producer).next(log.offsets[-1])
 
 
-def test_an_exchange_that_was_made_anew_is_neither_planned_nor_read(producer: Producer, tmp_path: Path) -> None:
+def test_an_exchange_made_anew_is_neither_planned_nor_read(producer: Producer, tmp_path: Path) -> None:
     """By a new planner, by one that runs, or by a task whose epoch is replayed after a restart, without a plan."""
     producer.write(rows(0, 3))
     log, running = Log(), planner(producer)
@@ -234,14 +234,14 @@ def test_a_consumer_stands_where_its_newest_committed_epoch_ends(producer: Produ
         assert front.look() is None, "it has read everything"
 
 
-def test_a_query_whose_first_epoch_is_another_sources_stands_at_the_beginning(tmp_path: Path) -> None:
+def test_a_query_begun_by_another_source_stands_at_the_beginning(tmp_path: Path) -> None:
     query = FakeQuery(tmp_path / "c")
     query.commit(SourceOffset("other", ended=True))
     query.commit(SourceOffset("s"))
     assert CommittedFront(Consumer("s", str(tmp_path / "c")), 2).look() == Front(0, (0, 0))
 
 
-def test_an_exchange_is_as_full_as_its_slowest_consumer_is_behind(producer: Producer, tmp_path: Path) -> None:
+def test_it_is_as_full_as_its_slowest_consumer_is_behind(producer: Producer, tmp_path: Path) -> None:
     places = {uid: FakeQuery(tmp_path / uid) for uid in ("fast", "slow")}
     log = ArrowLog(LocalFolder(Path(producer.options["path"]) / "log"), "e")
     fill = Fill(log, [Consumer(uid, str(place.checkpoint)) for uid, place in places.items()], 3)

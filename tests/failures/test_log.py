@@ -110,7 +110,7 @@ def test_what_is_no_log_is_taken_as_it_is(text: str) -> None:
     assert failed_part(text) == text
 
 
-def test_a_message_that_imitates_a_record_does_not_hide_the_trace_of_the_query() -> None:
+def test_a_message_like_a_record_does_not_hide_the_querys_trace() -> None:
     lie = "24/05/01 12:00:09 ERROR Executor: x\njava.net.ConnectException: refused\n\tat a.B.c(B.java:1)"
     text = QUERY.replace("division by zero", f"division by zero\n{lie}")
     assert CLASSIFIER.judge(read(text)).type.value == "USER_CODE"

@@ -259,7 +259,7 @@ def test_a_handler_that_ends_the_process_was_called_by_a_signal(frames: tuple[tu
 
 
 @pytest.mark.parametrize("link", [Link.CONTEXT, Link.CAUSE])
-def test_what_pyspark_raises_for_another_exception_is_judged_by_that(link: Link) -> None:
+def test_what_pyspark_raises_for_another_is_judged_by_the_other(link: Link) -> None:
     """It names no cause when a method of a table function fails."""
     worker = Frame(Owner.SPARK, "/venv/pyspark/worker.py", 1, "func")
     shown = Raised("pyspark.errors.exceptions.base.PySparkRuntimeError", "[UDTF_EXEC_ERROR] x", frames=(worker, worker))

@@ -49,9 +49,7 @@ def played(steps: list[tuple[str, str, str, str, int]]) -> tuple[Book, list[Inci
 
 @settings(deadline=None)
 @given(STEPS)
-def test_changes_are_a_chain_that_says_what_the_book_says_and_loses_no_occurrence(
-    steps: list[tuple[str, str, str, str, int]],
-) -> None:
+def test_changes_are_a_chain_that_agrees_and_loses_nothing(steps: list[tuple[str, str, str, str, int]]) -> None:
     book, changes, occurred = played(steps)
     last: dict[str, IncidentChange] = {}
     for one in changes:
@@ -64,7 +62,7 @@ def test_changes_are_a_chain_that_says_what_the_book_says_and_loses_no_occurrenc
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 200), min_size=1, max_size=30))
-def test_equal_ones_are_as_many_as_there_are_gaps_above_the_window(waits: list[int]) -> None:
+def test_gaps_above_the_window_divide_equal_ones(waits: list[int]) -> None:
     book, now, ids = Book(registry()), 0, set()
     for number, wait in enumerate(waits):
         now += wait
@@ -79,7 +77,7 @@ def test_what_differs_is_another_incident() -> None:
     assert [book.occurred(incident(f"l{n}", type_="lone")).incident.incident_id for n in range(3)] == ["l0", "l1", "l2"]
 
 
-def test_an_epoch_resolves_what_is_open_of_its_query_and_of_the_job() -> None:
+def test_an_epoch_resolves_what_its_query_and_job_have_open() -> None:
     book = Book(registry())
     for one in (incident("a"), incident("b", query="other"), incident("c", query=""), incident("d", type_="told")):
         book.occurred(one)
@@ -91,7 +89,7 @@ def test_an_epoch_resolves_what_is_open_of_its_query_and_of_the_job() -> None:
     assert book.committed("q", "again", at(6)) == ()
 
 
-def test_it_is_opened_again_if_it_happens_again_within_the_window() -> None:
+def test_it_reopens_if_it_happens_again_within_the_window() -> None:
     book = Book(registry())
     book.occurred(incident("a", 0))
     book.committed("q", "epoch 1", at(1))
@@ -136,7 +134,7 @@ def test_great_counts_are_recorded_from_time_to_time() -> None:
     assert (end.count, end.new) == (1001, RESOLVED) and not book.counts(at(1000), everything=True)
 
 
-def test_what_happens_during_a_recovery_has_the_incident_before_it_as_parent() -> None:
+def test_what_happens_in_a_recovery_has_its_cause_as_parent() -> None:
     book = Book(registry())
     book.occurred(incident("cause", 0, "broken"))
     assert book.occurred(incident("first", 1)).incident.parent == "cause"
@@ -150,7 +148,7 @@ def test_what_happens_during_a_recovery_has_the_incident_before_it_as_parent() -
     assert book.occurred(incident("again", 6)).incident.parent == "cause"
 
 
-def test_a_storm_of_different_ones_is_one_incident_beyond_a_limit() -> None:
+def test_a_storm_of_different_ones_is_one_beyond_a_limit() -> None:
     book = Book(registry())
     found = Counter(
         book.occurred(incident(str(n), n / 1000, fingerprint=str(n))).incident.incident_id

@@ -39,7 +39,7 @@ def flapping(waits: list[int]) -> tuple[list[tuple[float, IncidentState]], Incid
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=40))
-def test_notifications_alternate_and_the_last_one_says_how_it_stands(waits: list[int]) -> None:
+def test_notifications_alternate_and_the_last_says_how_it_stands(waits: list[int]) -> None:
     through, state = flapping(waits)
     assert through[-1][1] is state
     assert all(one is not other for (_, one), (_, other) in pairwise(through))
@@ -47,12 +47,12 @@ def test_notifications_alternate_and_the_last_one_says_how_it_stands(waits: list
 
 @settings(deadline=None)
 @given(st.integers(2, 100))
-def test_flapping_within_the_window_is_four_notifications_at_most(number: int) -> None:
+def test_flapping_in_the_window_is_four_notifications_at_most(number: int) -> None:
     through, _ = flapping([1] * number)
     assert len(through) <= 4
 
 
-def test_the_first_resolution_comes_at_once_and_later_ones_after_the_window() -> None:
+def test_the_first_resolution_is_prompt_and_later_ones_wait() -> None:
     assert flapping([1, 1])[0] == [(1.0, OPEN), (2.0, RESOLVED)]
     assert flapping([1, 1, 1, 1])[0] == [(1.0, OPEN), (2.0, RESOLVED), (3.0, OPEN), (64.0, RESOLVED)]
 

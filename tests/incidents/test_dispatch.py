@@ -183,7 +183,7 @@ def test_a_digest_is_one_call_after_its_time() -> None:
         until(lambda: listener.digests == [1], "the digest", 10)
 
 
-def test_the_listeners_own_digest_holds_unless_the_configuration_says_otherwise() -> None:
+def test_a_listeners_digest_holds_unless_configured_otherwise() -> None:
     class Patient(Recorder):
         digest_ms = 3_600_000
 

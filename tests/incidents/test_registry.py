@@ -118,7 +118,7 @@ def test_a_rule_is_read() -> None:
     assert AlertRule(rule="availability below 0.9 over 90 s").below == 0.9
 
 
-def test_options_come_from_the_environment_and_secrets_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_come_from_the_environment_with_secrets_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_HOOK", "hunter2-hunter2")
     text = "listeners:\n  - use: webhook\n    options: {url: 'https://x.invalid/', secret: '${SHOP_HOOK}'}\n"
     found = read_registry(text, "shop.yaml")
@@ -149,7 +149,7 @@ def test_a_listener_that_cannot_be_made_is_refused_with_its_line(entry: str, lin
         assert "log, prometheus, smtp, webhook" in refused.value.do
 
 
-def test_a_library_that_is_missing_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(EnvironmentProblem, match=r"shop\.yaml, line 2: .*prometheus_client") as refused:
         listeners_of(read_registry("listeners:\n  - use: prometheus\n", "shop.yaml"))

@@ -51,7 +51,7 @@ def test_what_is_reported_is_resolved_by_whoever_reported_it() -> None:
     assert not incidents.open()
 
 
-def test_no_occurrence_of_many_threads_is_lost_and_changes_are_in_order() -> None:
+def test_threads_lose_no_occurrence_and_changes_are_in_order() -> None:
     changes: list[IncidentChange] = []
     lock = threading.Lock()
 
@@ -75,7 +75,7 @@ def test_no_occurrence_of_many_threads_is_lost_and_changes_are_in_order() -> Non
     assert changes[-1].count == 800 and len({one.incident.incident_id for one in changes}) == 1
 
 
-def test_nothing_optional_is_imported_and_no_thread_is_started_without_listeners() -> None:
+def test_no_extra_or_thread_is_needed_without_listeners() -> None:
     code = """
 import json, sys, threading
 from spark_ext.incidents.reporter import Incidents

@@ -161,7 +161,7 @@ def test_a_column_of_another_type_in_a_file(lab: JobHarness) -> None:
 # -- targets ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_target_with_a_column_of_another_type_or_a_feature_that_is_not_written(lab: JobHarness) -> None:
+def test_a_target_with_another_type_or_an_unsupported_feature(lab: JobHarness) -> None:
     mapped = "TBLPROPERTIES('delta.columnMapping.mode'='name')"
     lab.spark.sql(f"CREATE TABLE delta.`{lab.folder / 'mapped'}` (channel STRING, n BIGINT) USING delta {mapped}")
     lab.spark.sql(f"CREATE TABLE delta.`{lab.folder / 'out'}` (channel STRING, n STRING) USING delta")

@@ -85,7 +85,7 @@ def test_of_a_job_with_another_past(chain: Chain) -> None:
     assert chain.content() == before
 
 
-def test_without_the_positions_of_tables_it_is_not_restored_in_place(chain: Chain) -> None:
+def test_without_table_positions_it_is_not_restored_in_place(chain: Chain) -> None:
     """As a release wrote it that knew none: the table would be rolled back to nothing."""
     place, manifest = chain.savepoint / "checkpoint.json", chain.savepoint / "manifest.json"
     metadata = json.loads(place.read_text())

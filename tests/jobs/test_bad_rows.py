@@ -48,7 +48,7 @@ def all_good(*counts: int) -> list[tuple[str, int]]:
 
 
 @pytest.mark.slow(20, "the first job of the process")
-def test_two_sources_of_a_query_leave_their_bad_rows_beside_the_good_ones(lab: JobHarness) -> None:
+def test_two_sources_of_a_query_leave_their_bad_rows_behind(lab: JobHarness) -> None:
     (lab.folder / "files").mkdir()
     lines = [f"x{n}" if n % 7 == 0 else f"f,{n},2024-01-01" for n in range(70)]
     (lab.folder / "files" / "f.csv").write_text("\n".join(lines))
@@ -71,7 +71,7 @@ def test_two_sources_of_a_query_leave_their_bad_rows_beside_the_good_ones(lab: J
     assert len(incidents) == 2 and {row.severity for row in incidents} == {"INFO"}
 
 
-def test_a_job_that_has_failed_on_a_bad_row_continues_when_it_is_collected(lab: JobHarness) -> None:
+def test_a_job_that_failed_on_a_bad_row_continues_by_collecting(lab: JobHarness) -> None:
     with pytest.raises(JobFailedError, match=r"a row is bad: \d+ is a multiple of 10"):
         lab.run(dirty(lab, counts="30", on_bad_row="fail"))
     elsewhere = lab.folder / "elsewhere"

@@ -130,9 +130,7 @@ def test_the_job_cannot_be_started_twice(states: Callable[[str], Lab], spark: Sp
     assert lab.rows() == sorted(ALL)
 
 
-def test_a_change_that_is_refused_by_its_target_has_changed_nothing(
-    states: Callable[[str], Lab], spark: SparkSession
-) -> None:
+def test_a_change_refused_by_its_target_changes_nothing(states: Callable[[str], Lab], spark: SparkSession) -> None:
     """Before, the accepted path was recorded although its target was another job's: the way back was refused too."""
     lab = states("stopped")
     assert lab.job(name="other", state="other", path="new", others=()).run(progress=False).finished
@@ -172,9 +170,7 @@ class TestStateful:
         assert not job.stop().finished
         return lab
 
-    def test_another_aggregate_key_or_window_over_the_state_is_refused(
-        self, spark: SparkSession, tmp_path: Path
-    ) -> None:
+    def test_another_aggregate_key_or_window_over_state_is_refused(self, spark: SparkSession, tmp_path: Path) -> None:
         """`aggregate`, and `watermark-delay`, which continues."""
         lab = self.stopped(spark, tmp_path)
         made = "aggregate max(seq) bigint by window(ts, 0 s, 10 s), channel int"

@@ -199,7 +199,7 @@ def desk(desks: Any) -> Desk:
     return made
 
 
-def test_an_event_is_applied_when_planned_and_acknowledged_when_committed(desk: Desk) -> None:
+def test_an_event_is_applied_when_planned_then_acknowledged(desk: Desk) -> None:
     desk.tick()
     event = desk.send("set_config", value={"key": "a", "value": 1})
     desk.bench.query.plan(desk.offset(event.sequence))
@@ -285,7 +285,7 @@ def test_checkpoints_and_savepoints_are_followed_to_their_end(desk: Desk) -> Non
     assert desk.why(failed) == "the disk is full"
 
 
-def test_a_savepoint_that_is_asked_for_over_http_has_to_be_below_a_root(desk: Desk) -> None:
+def test_a_savepoint_asked_for_over_http_must_be_below_a_root(desk: Desk) -> None:
     asked = desk.send("savepoint", value={"path": "/etc/x"}, origin="rest 127.0.0.1")
     desk.comes(asked, ("rejected", "", None))
     assert desk.why(asked) == "it is not below a root"
@@ -305,7 +305,7 @@ def test_a_dump_that_takes_long_delays_no_other_order(desk: Desk) -> None:
     assert max(rows, key=lambda row: row.at).result == {"path": f"/dumps/{dump.event_id}/heap"}
 
 
-def test_standing_orders_of_the_driver_are_in_force_after_a_start(desks: Any) -> None:
+def test_standing_orders_of_the_driver_hold_after_a_start(desks: Any) -> None:
     first = desks()
     first.send("log_level", value={"level": "debug"})
     first.send("checkpoint_config", value={"checkpoint_interval": "1 s"})
@@ -345,7 +345,7 @@ def prepared(desk: Any, attempt: int, number: int) -> Any:
     return checkpoint
 
 
-def test_an_aligned_event_is_released_once_its_barrier_has_passed_all_queries(desk: Desk) -> None:
+def test_an_aligned_event_is_released_behind_its_barrier(desk: Desk) -> None:
     event = desk.send_aligned()
     checkpoint = prepared(desk, 1, 9)
     desk.bench.query.commit(desk.offset(event.sequence, held=event))
@@ -384,7 +384,7 @@ def test_no_barrier_is_asked_for_while_a_query_is_being_started(desk: Desk, monk
     prepared(desk, 1, 9)
 
 
-def test_queries_behind_a_barrier_continue_when_nothing_comes_of_its_event(desk: Desk) -> None:
+def test_queries_go_on_when_nothing_comes_of_a_barriers_event(desk: Desk) -> None:
     """The query that it is addressed to has ended meanwhile."""
     event = desk.send_aligned()
     checkpoint = prepared(desk, 1, 9)
@@ -395,7 +395,7 @@ def test_queries_behind_a_barrier_continue_when_nothing_comes_of_its_event(desk:
     assert log.user("q") == {} and not log.aligned
 
 
-def test_a_release_is_written_once_the_ledger_can_be_written_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_is_written_once_the_ledger_is_writable_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.send_aligned()
     checkpoint = prepared(desk, 1, 9)
     with monkeypatch.context() as away:
@@ -424,7 +424,7 @@ def test_a_start_gives_an_aligned_event_another_barrier(desks: Any) -> None:
     assert second.rows(event) == []
 
 
-def test_a_start_finds_where_an_aligned_event_had_taken_effect_before(desks: Any) -> None:
+def test_a_start_finds_where_an_aligned_event_took_effect(desks: Any) -> None:
     """The earlier start had released it, and ended before it could say so."""
     first = desks()
     event = first.send_aligned()
@@ -438,7 +438,7 @@ def test_a_start_finds_where_an_aligned_event_had_taken_effect_before(desks: Any
     second.comes(event, ("applied", "q", 1), ("acknowledged", "", None))
 
 
-def test_an_aligned_event_whose_checkpoint_is_aborted_waits_for_another_one_and_then_fails(desk: Desk) -> None:
+def test_an_event_of_aborted_checkpoints_waits_and_then_fails(desk: Desk) -> None:
     event = desk.send_aligned()
     for number in range(3):
         checkpoint = prepared(desk, number + 1, 9 + number)

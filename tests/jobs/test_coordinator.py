@@ -101,7 +101,7 @@ def test_a_stop_cancels_all(job: FakeJob) -> None:
     assert not job.a.query.running and not job.b.query.running
 
 
-def test_a_query_that_is_stopped_by_a_newer_incarnation_abandons_the_job(job: FakeJob) -> None:
+def test_a_query_stopped_by_a_newer_incarnation_abandons_the_job(job: FakeJob) -> None:
     job.start()
     job.a.ledger.newest = 2
     job.a.query.stop()
@@ -111,7 +111,7 @@ def test_a_query_that_is_stopped_by_a_newer_incarnation_abandons_the_job(job: Fa
     assert "FAILED" not in job.b.states() and "FAILED" not in job.entered(), "the ledger has another owner"
 
 
-def test_a_ledger_table_that_a_newer_incarnation_has_taken_names_the_job(job: FakeJob) -> None:
+def test_a_ledger_table_taken_by_a_newer_start_names_the_job(job: FakeJob) -> None:
     """Whichever of a query and the ledger notices first."""
     job.a.writer.failures = [FencedError("incarnation 2 has been started", operator="ledger table 'epochs' at /x")]
     job.start()
@@ -121,7 +121,7 @@ def test_a_ledger_table_that_a_newer_incarnation_has_taken_names_the_job(job: Fa
     assert failure.operator == f"job '{job.a.context.job}', ledger table 'epochs' at /x"
 
 
-def test_a_final_checkpoint_that_cannot_be_recorded_fails_its_query(tmp_path: Path, job: FakeJob) -> None:
+def test_an_unrecordable_final_checkpoint_fails_its_query(tmp_path: Path, job: FakeJob) -> None:
     """When it may not be tried again; else it takes the way of every failure."""
     for attempts, end in ((0, State.FAILED), (3, State.FINISHED)):
         job = FakeJob(tmp_path / str(attempts), restart_attempts=attempts)
@@ -191,7 +191,7 @@ def held(bench: Bench) -> threading.Event:
     return gate
 
 
-def test_a_stop_that_does_not_return_is_given_up_and_the_result_says_so(job: FakeJob) -> None:
+def test_a_stop_that_does_not_return_is_given_up_and_reported(job: FakeJob) -> None:
     """A job is at its end when all its queries are; none is left RUNNING."""
     gate = held(job.a)
     job.start()
@@ -205,7 +205,7 @@ def test_a_stop_that_does_not_return_is_given_up_and_the_result_says_so(job: Fak
     until(lambda: not job.a.query.running, "the stop, late", END)
 
 
-def test_two_queries_that_end_one_after_the_other_are_both_canceled(job: FakeJob) -> None:
+def test_two_queries_that_end_in_turn_are_both_canceled(job: FakeJob) -> None:
     """The coordinator does not leave with the first one."""
     gate = held(job.b)
     job.start()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_lack_of_memory_leaves_the_heap_and_the_query_is_restarted(lab: JobHarness) -> None:
+def test_a_lack_of_memory_leaves_a_heap_and_restarts_the_query(lab: JobHarness) -> None:
     once = str(lab.folder / "once")
 
     def greedy(n: int) -> int:
@@ -44,7 +44,7 @@ def test_a_lack_of_memory_leaves_the_heap_and_the_query_is_restarted(lab: JobHar
 
 
 @pytest.mark.core
-def test_a_running_job_is_dumped_on_request_whatever_its_settings(lab: JobHarness) -> None:
+def test_a_running_job_is_dumped_on_request_under_any_settings(lab: JobHarness) -> None:
     job = lab.job(lab.source(counts="1", live="true", rate=50).withColumn("m", F.udf(lambda n: n, "long")("n")))
     with pytest.raises(StateError, match="the job does not run"):
         job.dump()
@@ -68,6 +68,6 @@ def test_a_running_job_is_dumped_on_request_whatever_its_settings(lab: JobHarnes
         job.dump()
 
 
-def test_a_heap_on_an_object_store_is_refused_when_the_job_is_made(spark: SparkSession) -> None:
+def test_a_heap_folder_on_an_object_store_is_refused_early(spark: SparkSession) -> None:
     with pytest.raises(ConfigurationError, match="local path only"):
         sx.Job(spark, "lab", state="s3://bucket/state", dumps="heap")

@@ -127,7 +127,7 @@ def in_order(parts: Any) -> dict[str, int]:
 
 
 @pytest.mark.slow(12, "an epoch has to take a second or so to be looked at")
-def test_a_slow_source_is_reading_also_where_a_function_waits_for_it(lab: Lab) -> None:
+def test_a_slow_source_is_reading_even_when_a_function_waits(lab: Lab) -> None:
     frame = lab.source(wait=0.3).mapInArrow(lambda batches: batches, "n bigint")
     lab.job(frame).run(progress=False)
     parts = lab.parts()

@@ -115,7 +115,7 @@ spark.stop()
 @pytest.mark.core
 @pytest.mark.cluster
 @pytest.mark.slow(70, "starts a cluster without workers, and adds one")
-def test_l8_a_cluster_without_workers_and_what_holds_a_query_on_one(tmp_path: Path) -> None:
+def test_l8_a_cluster_without_workers_and_a_query_held_by_one(tmp_path: Path) -> None:
     (tmp_path / "driver.py").write_text(DRIVER)
     (tmp_path / "cluster").mkdir()
     with Cluster(tmp_path / "cluster", workers=0) as cluster:

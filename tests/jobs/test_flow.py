@@ -24,7 +24,7 @@ from tests.support.refusals import refused
 @pytest.mark.parametrize(
     ("finished", "renamed", "built"), [("new", False, True), ("old", True, True), ("", True, False)]
 )
-def test_a_query_behind_one_that_has_finished_under_another_name_is_built(
+def test_a_query_behind_a_finished_and_renamed_one_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: str, renamed: bool, built: bool
 ) -> None:
     """Before, it was refused for having begun while the other one, under its new name, had not finished."""

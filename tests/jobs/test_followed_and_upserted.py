@@ -62,7 +62,7 @@ def settled(folder: Path) -> bool:
 
 
 @pytest.mark.slow(30, "starts a job four times")
-def test_a_job_that_follows_a_table_is_restored_to_an_older_savepoint(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_job_that_follows_a_table_goes_back_to_a_savepoint(spark: SparkSession, tmp_path: Path) -> None:
     """The versions after the savepoint are read again, and no row is in the target twice."""
     table, out = tmp_path / "in", tmp_path / "out"
     append(table, *range(10))

@@ -72,7 +72,7 @@ class Targets:
 
 
 @pytest.mark.core
-def test_runs_that_find_nothing_new_write_nothing_into_their_targets(lab: JobHarness, database: Database) -> None:
+def test_runs_that_find_nothing_new_write_nothing(lab: JobHarness, database: Database) -> None:
     targets = Targets(lab, database)
     assert targets.run(3).caught_up
     before = targets.written()
@@ -128,7 +128,7 @@ class Table:
         return sorted(DeltaTable(self._path).to_pyarrow_table()["n"].to_pylist())
 
 
-def test_a_target_that_is_ahead_is_refused_by_the_first_run_that_has_something_to_write(lab: JobHarness) -> None:
+def test_a_target_ahead_is_refused_by_the_first_run_that_writes(lab: JobHarness) -> None:
     table, copy = Table(lab), lab.folder / "copy"
     table.run(2)
     shutil.copytree(table.state, copy)
@@ -142,7 +142,7 @@ def test_a_target_that_is_ahead_is_refused_by_the_first_run_that_has_something_t
 
 
 @pytest.mark.core
-def test_an_older_driver_that_writes_beside_an_idle_newer_one_loses_and_repeats_nothing(lab: JobHarness) -> None:
+def test_an_older_driver_beside_an_idle_newer_one_loses(lab: JobHarness) -> None:
     table = Table(lab)
     table.run(2)
     older = table.older()

@@ -47,7 +47,7 @@ def finished(scenario: InStore, out: Path, *more: str, **env: str) -> int | None
 # What works without faults is in the gallery and on the page of object stores, in each run of the tests.
 @pytest.mark.slow(90, "starts a job with everything in a store twice")
 @pytest.mark.timeout(1800)
-def test_a_job_is_killed_and_its_store_falters_and_its_tables_are_those_of_pandas(
+def test_a_killed_job_over_a_faltering_store_agrees_with_pandas(
     bucket: Bucket, proxy: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario, out = small(bucket), tmp_path / "everything"

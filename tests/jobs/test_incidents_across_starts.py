@@ -161,7 +161,7 @@ def test_what_is_open_is_what_is_still_to_be_recovered_from(steps: list[tuple[st
         assert jobs.open() == set(jobs.expected)
 
 
-def test_a_new_driver_resolves_what_a_killed_one_left_open_under_the_querys_new_name(tmp_path: Path) -> None:
+def test_a_new_driver_resolves_what_was_open_under_a_new_name(tmp_path: Path) -> None:
     jobs = Jobs(str(tmp_path))
     jobs.start()
     jobs.fail("a")
@@ -179,7 +179,7 @@ def test_a_new_driver_resolves_what_a_killed_one_left_open_under_the_querys_new_
     assert len(jobs.open()) == 1, "that of the other query, which has committed nothing yet"
 
 
-def test_what_a_query_had_open_before_it_was_reset_is_resolved_with_the_reason(tmp_path: Path) -> None:
+def test_what_a_reset_query_had_open_is_resolved_with_the_reason(tmp_path: Path) -> None:
     jobs = Jobs(str(tmp_path))
     jobs.start()
     jobs.fail("a")

@@ -64,7 +64,7 @@ def epochs(job: Job) -> int:
 
 
 @pytest.mark.slow(25, "two runs of a job, and processes of the command line")
-def test_a_running_job_is_changed_from_python_and_from_the_command_line(
+def test_a_running_job_is_changed_from_python_and_command_line(
     job: Job, spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control = job.control

@@ -85,7 +85,7 @@ class Blocked(Chain):
         return first_rows(rows, "channel", "k").select("channel", F.col("k").alias("n"))
 
 
-def test_a_query_without_an_epoch_at_the_cut_begins_after_a_restore(lab: JobHarness) -> None:
+def test_a_query_with_no_epoch_at_the_cut_begins_after_a_restore(lab: JobHarness) -> None:
     chain = Blocked(lab.spark, lab.folder)
     (lab.folder / "gate").touch()
     job = chain.job().start()

@@ -93,7 +93,7 @@ class Bench:
         return [(marker.query, marker.ms) for marker in self.arrived]
 
 
-def test_an_epoch_that_has_read_rows_is_measured_from_its_planning_to_its_commit() -> None:
+def test_an_epoch_with_rows_is_measured_from_planning_to_commit() -> None:
     bench, run = Bench(), Run("a")
     run.commit(1_010, at(5, new=True))
     bench.tick(1_200, run)
@@ -125,7 +125,7 @@ def test_no_more_than_one_marker_of_a_source_in_an_interval() -> None:
     assert [marker.at for marker in bench.arrived] == [1_010, 1_130, 1_250, 1_370]
 
 
-def test_what_an_earlier_driver_has_planned_is_not_measured_by_this_one() -> None:
+def test_what_an_earlier_driver_planned_is_not_measured() -> None:
     bench, run = Bench(), Run("a")
     run.commit(300, at(5, new=True))
     run.commit(400, at(7))
@@ -152,7 +152,7 @@ def test_an_epoch_whose_beginning_is_not_known_is_not_measured() -> None:
     ("recorded", "measured"), [(3_000, [("a", 1_990)]), (None, []), (9_001, []), (-1, [])],
     ids=["by the driver's clock", "unknown", "in the future", "before the look"],
 )  # fmt: skip
-def test_of_a_commit_that_is_found_late_the_storage_says_when_it_was(
+def test_the_storage_says_when_a_commit_found_late_was_made(
     recorded: int | None, measured: list[tuple[str, int]]
 ) -> None:
     """If its clock is not another one: the commit was made between two looks."""
@@ -166,7 +166,7 @@ def test_of_a_commit_that_is_found_late_the_storage_says_when_it_was(
     assert bench.ms() == [*measured, ("a", LATE - 100)], "the driver has just looked"
 
 
-def test_what_is_read_after_an_epoch_that_is_not_known_is_not_counted_again(tmp_path: Path) -> None:
+def test_reading_after_an_unknown_epoch_is_not_counted_again(tmp_path: Path) -> None:
     producer = Producer(tmp_path)
     view = ExchangeView(producer.master)
     bench, first = Bench(), Run("a", producer.epoch(0).application)

@@ -63,7 +63,7 @@ def entries(state: Path, name: str) -> list[Entry]:
 @pytest.mark.without_validators(
     validators.end_of_input_once_and_last, validators.hooks_in_order, reason="a reset begins anew"
 )
-def test_a_diamond_ends_by_itself_with_each_row_once_and_is_reset_as_a_whole(lab: JobHarness) -> None:
+def test_a_diamond_ends_with_each_row_once_and_is_reset_as_one(lab: JobHarness) -> None:
     """One job from all sides: rows, order of the end, what is registered when, what is released, and further runs.
 
     A consumer that continued alone after a reset would lose the rows that it has read already, or read them twice.
@@ -101,7 +101,7 @@ def test_a_diamond_ends_by_itself_with_each_row_once_and_is_reset_as_a_whole(lab
 
 
 @pytest.mark.slow(15, "starts three linked queries three times")
-def test_stopped_and_started_again_each_row_is_there_once_and_all_is_released(lab: JobHarness) -> None:
+def test_after_a_restart_each_row_is_there_once_and_all_released(lab: JobHarness) -> None:
     """A stop in the middle, then a failure of the producer's reader for good, then a run to the end."""
     gate = lab.folder / "gate"
     first = Diamond(lab, source={"gate": str(gate)}).job
@@ -227,7 +227,7 @@ def test_a_reader_that_left_is_named_until_it_is_forgotten(lab: JobHarness) -> N
 
 
 @pytest.mark.core
-def test_x1_p7_the_producer_has_finished_and_a_new_consumer_reads_every_row(lab: JobHarness) -> None:
+def test_x1_p7_a_new_consumer_reads_all_of_a_finished_producer(lab: JobHarness) -> None:
     """With `keep`; also when the producer is no longer in the job."""
 
     def job(*readers: str, producer: bool = True) -> Job:
@@ -306,7 +306,7 @@ def test_what_cannot_work_is_refused_before_anything_runs(lab: JobHarness) -> No
     assert not (lab.folder / "state" / "exchanges").exists()
 
 
-def test_an_exchange_that_was_changed_or_damaged_is_refused_by_name(lab: JobHarness) -> None:
+def test_a_changed_or_damaged_exchange_is_refused_by_name(lab: JobHarness) -> None:
     def job(*columns: str, **given: Any) -> Job:
         """`exchange-changed` in the page on changes."""
         made = sx.Job(lab.spark, "changed", state=lab.folder / "state")
@@ -346,7 +346,7 @@ def test_an_exchange_that_was_changed_or_damaged_is_refused_by_name(lab: JobHarn
 
 @pytest.mark.core
 @pytest.mark.slow(15, "takes three checkpoints of three linked queries")
-def test_f8_aligned_checkpoints_of_a_diamond_reflect_the_same_input(lab: JobHarness) -> None:
+def test_f8_aligned_checkpoints_of_a_diamond_reflect_one_input(lab: JobHarness) -> None:
     """U1, F8: the output up to each is that of the input up to it; one that is under way at the end is completed.
 
     F6: the end passes through the exchanges by their seals, behind everything that the roots have written.

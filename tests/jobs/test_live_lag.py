@@ -100,7 +100,7 @@ def lab(spark: SparkSession, tmp_path: Path) -> Lab:
     return Lab(spark, tmp_path)
 
 
-def test_the_lag_grows_in_a_long_epoch_and_while_a_query_is_paused(lab: Lab) -> None:
+def test_the_lag_grows_in_a_long_epoch_and_during_a_pause(lab: Lab) -> None:
     lab.arrived(12)
     job = lab.job(lag_interval="200 ms", heartbeat="300 ms").start()
     try:

@@ -87,7 +87,7 @@ def test_a_driver_that_may_still_run_is_taken_over_and_not_lost(tmp_path: Path) 
     assert found_by(ledger, 60) == []
 
 
-def test_a_heartbeat_of_a_copied_state_is_not_that_of_the_original(tmp_path: Path) -> None:
+def test_a_copied_states_heartbeat_is_not_that_of_the_original(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path / "state"))
     first = started(ledger, 0)
     Heartbeat(ledger.uri, first).beat(T0)

@@ -200,13 +200,13 @@ def test_counters_add_up_to_the_rows_of_the_ledger(seen: Seen) -> None:
     assert total(seen.after, "spark_ext_checkpoint_duration_seconds_count") == len(periodic) >= 1
 
 
-def test_the_failure_is_counted_by_what_it_was_and_so_is_its_recovery(seen: Seen) -> None:
+def test_a_failure_is_counted_by_its_kind_and_so_is_its_recovery(seen: Seen) -> None:
     labels = {"class": "NETWORK", "query": "counts"}
     assert total(seen.after, "spark_ext_failures_total", origin="user", **labels) == 1
     assert total(seen.after, "spark_ext_recovery_duration_seconds_count", **labels) == 1
 
 
-def test_downtime_is_that_of_the_ledger_and_continues_at_the_next_start(seen: Seen) -> None:
+def test_downtime_is_the_ledgers_and_continues_at_the_next_start(seen: Seen) -> None:
     status = read_status(str(seen.state))
     incidents = [{**row.__dict__} for row in Ledger(str(seen.state)).table(IncidentRow).rows()]
     kinds = {row["incident_id"]: row["labels"].get("type", "UNKNOWN") for row in incidents}
@@ -249,7 +249,7 @@ def test_spark_names_its_own_metrics_as_the_link_says(seen: Seen) -> None:
     assert len(info["run_id"]) == 36 and info["spark_app_id"].startswith("local-")
 
 
-def test_opentelemetry_has_a_span_for_each_epoch_checkpoint_and_recovery(seen: Seen) -> None:
+def test_opentelemetry_spans_each_epoch_checkpoint_and_recovery(seen: Seen) -> None:
     names = Counter(span.name for span in seen.spans)
     checkpoints = [row for row in seen.rows(CheckpointRow) if row.status in ("COMPLETED", "FAILED")]
     assert names == {
@@ -281,7 +281,7 @@ def test_a_second_start_begins_at_zero_and_replaces_the_first(seen: Seen) -> Non
     assert len([of for metric, of in seen.later if metric == "spark_ext_info"]) == 1
 
 
-def test_a_port_in_use_refuses_the_start_before_it_takes_a_number(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_port_in_use_refuses_the_start_before_it_has_a_number(spark: SparkSession, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     taken = exporters.Endpoint("127.0.0.1", port)
     try:

@@ -89,7 +89,7 @@ def stamped(folder: Path, epoch: int, query: str = "q") -> Mapping[str, Any]:
 
 
 @pytest.mark.slow(12, "a query is started three times")
-def test_a_query_with_a_channel_source_changes_between_two_epochs(lab: JobHarness) -> None:
+def test_a_query_with_a_channel_source_changes_between_epochs(lab: JobHarness) -> None:
     lab.spark.conf.set("spark.sql.streaming.minBatchesToRetain", "100000")  # the offsets of all epochs are compared
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms")
     job.add("q", rebuilt(lab))
@@ -124,7 +124,7 @@ def test_a_query_with_a_channel_source_changes_between_two_epochs(lab: JobHarnes
     assert stamped(lab.folder, max(factors)) == {"factor": 2, "other": 1}
 
 
-def test_a_query_of_sparks_own_sources_is_built_with_other_options_and_settings(lab: JobHarness) -> None:
+def test_a_query_of_sparks_own_sources_is_built_with_new_options(lab: JobHarness) -> None:
     folder = lab.folder / "in"
     folder.mkdir()
 
@@ -210,7 +210,7 @@ def test_a_driver_is_killed_during_a_restart(lab: JobHarness, monkeypatch: pytes
     assert {epoch: {stamped(lab.folder, epoch).get("factor", 1)} for epoch in factors} == factors
 
 
-def test_a_driver_is_killed_before_what_holds_at_a_refused_value_continues(
+def test_a_driver_killed_before_a_refused_values_hold_continues(
     lab: JobHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The key has its former value again by then: the next start builds the query with that."""
@@ -235,7 +235,7 @@ def test_a_driver_is_killed_before_what_holds_at_a_refused_value_continues(
 
 
 @pytest.mark.slow(12, "two queries, restarted together")
-def test_a_key_of_the_job_that_one_of_its_queries_refuses_is_in_force_in_none(lab: JobHarness) -> None:
+def test_a_key_that_one_query_refuses_is_in_force_in_none(lab: JobHarness) -> None:
     """Both hold, both are built before any is stopped, and both continue as they were."""
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms")
     job.add("q", rebuilt(lab, "a-in", "a")).add("r", rebuilt(lab, "b-in", "b", most=5)).start()
@@ -255,7 +255,7 @@ def test_a_key_of_the_job_that_one_of_its_queries_refuses_is_in_force_in_none(la
         assert lab.numbers(out) == expected(len(lab.numbers(out)))
 
 
-def test_an_epoch_that_was_planned_before_a_start_is_completed_with_its_own_plan(lab: JobHarness) -> None:
+def test_an_epoch_planned_before_a_start_keeps_its_own_plan(lab: JobHarness) -> None:
     folder = lab.folder / "in"
     folder.mkdir()
     ran: list[tuple[int, int]] = []

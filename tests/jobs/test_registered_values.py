@@ -50,7 +50,7 @@ def ran(lab: JobHarness, frame: DataFrame) -> list[tuple[int, int]]:
 
 
 @pytest.mark.slow(40, "starts a job three times, which reads from a broker")
-def test_a_newer_version_is_refused_by_name_or_the_older_one_continues(
+def test_a_newer_version_is_refused_or_the_older_one_continues(
     lab: JobHarness, kafka: Broker, registry: SchemaRegistry
 ) -> None:
     topic = kafka.topic("orders")

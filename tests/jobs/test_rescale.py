@@ -92,7 +92,7 @@ def test_a_copy_that_was_not_put_in_its_place_never_is(lab: JobHarness) -> None:
     assert lab.numbers() == expected(40, 40)
 
 
-def test_a_query_that_is_renamed_after_an_interrupted_rescale_continues(lab: JobHarness) -> None:
+def test_a_query_renamed_after_an_interrupted_rescale_continues(lab: JobHarness) -> None:
     """Its checkpoint was moved aside under the old name, where no query looks any more."""
     gate = lab.folder / "gate"
     stopped(job(lab, gate=gate))

@@ -85,7 +85,7 @@ def test_queries_that_were_built_later_left_out_or_added_again(lab: JobHarness) 
 
 
 @pytest.mark.slow(15, "runs a job of three queries four times")
-def test_a_query_that_had_been_removed_at_the_savepoint_and_came_back(lab: JobHarness) -> None:
+def test_a_query_removed_at_the_savepoint_has_come_back(lab: JobHarness) -> None:
     """It did not come after the savepoint: what it had written before is nobody's to take away.
 
     The other two write one table, which is put back for both.
@@ -162,7 +162,7 @@ def test_a_target_that_cannot_be_put_back_is_ahead_of_the_state(
     assert rows() == 60
 
 
-def test_sources_of_an_exchange_that_the_savepoint_knows_too_little_of(lab: JobHarness) -> None:
+def test_an_exchanges_sources_that_the_savepoint_barely_knows(lab: JobHarness) -> None:
     """One that comes after rows were released is refused; one that is built later finds what is in flight."""
     gate = lab.folder / "gate"
 

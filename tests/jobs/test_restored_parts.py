@@ -43,7 +43,7 @@ def names_in(folder: Path) -> set[str]:
 LEFT = ("queries/q/checkpoint/commits/7", "exchanges/x/_delta_log/0.json", "exchanges/x/data/a", "ledger/jobs/a")
 
 
-def test_on_an_object_store_what_an_interrupted_restore_has_left_is_deleted(store: Path) -> None:
+def test_an_object_store_is_cleaned_after_an_interrupted_restore(store: Path) -> None:
     """Otherwise its epochs would count as committed beside those of another savepoint."""
     make(store, *LEFT)
     clear_away(f"file://{store}", 3, again=False)

@@ -119,7 +119,7 @@ def test_interrupted_at_each_step_and_repeated(chain: Chain, monkeypatch: pytest
     assert state_partitions(str(checkpoint), SparkLog(str(checkpoint)).newest_commit() or 0) == 5
 
 
-def test_a_query_whose_rescale_was_interrupted_is_known_to_a_restore(chain: Chain) -> None:
+def test_a_query_in_an_interrupted_rescale_is_known_to_a_restore(chain: Chain) -> None:
     """It came after the savepoint, and its checkpoint is beside its place: its rows are taken back nevertheless."""
     rows = numbers(chain.spark, "later-in", counts="40,40", max_rows_per_epoch=20, gate=chain.folder / "later")
     job = chain.job().add("later", chain.table(first_rows(rows, "channel", "n").select("channel", "n"), "later"))

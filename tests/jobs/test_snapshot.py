@@ -104,7 +104,7 @@ def test_a_lag_has_the_time_of_its_oldest_figure() -> None:
     assert found.watermark is not None and found.watermark.minute == 1 and found.newest_row is None
 
 
-def test_before_the_first_report_a_lag_is_known_if_all_sources_note_it() -> None:
+def test_a_lag_is_known_before_a_report_if_all_sources_note_it() -> None:
     both = {"a": SourceReport(3, None, 1.0), "b": SourceReport(4, None, 1.0)}
     assert figures(noted=lambda: both).lag.rows == 7
     assert figures(noted=lambda: {**both, "b": SourceReport(None, None)}).lag.rows is None

@@ -150,7 +150,7 @@ def test_a_stall_ends_the_job_if_the_settings_say_so(spark: SparkSession, tmp_pa
 
 @pytest.mark.core
 @pytest.mark.slow(25, "a function holds up a stop for some seconds")
-def test_l9_the_time_in_failing_belongs_to_what_holds_up_the_stop(lab: JobHarness) -> None:
+def test_l9_time_in_failing_belongs_to_what_holds_up_the_stop(lab: JobHarness) -> None:
     gate, begun = lab.folder / "gate", threading.Event()
 
     def ignores_the_stop(frame: DataFrame, epoch: int) -> None:

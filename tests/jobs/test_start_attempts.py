@@ -50,7 +50,7 @@ def test_a_claim_that_fails_in_passing_is_tried_again(lab: JobHarness) -> None:
     assert lab.numbers() == expected(20)
 
 
-def test_after_the_last_attempt_the_start_is_refused_and_the_next_one_runs(lab: JobHarness) -> None:
+def test_after_its_last_attempt_a_start_fails_and_the_next_runs(lab: JobHarness) -> None:
     given: dict[str, Any] = {"sink_fail_claims": 3, "sink_commit_attempts": 3, "sink_commit_backoff": "1 ms"}
     with refused(StorageError, "the folder is missing"):
         lab.job(lab.source(counts="20"), **given).start()

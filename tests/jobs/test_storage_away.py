@@ -89,7 +89,7 @@ def test_a_job_outlasts_storage_that_fails_for_a_moment(tmp_path: Path, disk: St
     assert len(job.storage_incidents()) == 2, "one of each query"
 
 
-def test_storage_that_keeps_failing_fails_the_job_and_leaves_nothing_behind(tmp_path: Path, disk: Storage) -> None:
+def test_storage_that_keeps_failing_fails_the_job_cleanly(tmp_path: Path, disk: Storage) -> None:
     """Neither the last look, which raises as well, nor anything else keeps the incarnation from being released."""
     job = WatchedJob(tmp_path, restart_backoff=1, outage_patience=50)
     job.start()
@@ -165,7 +165,7 @@ def test_a_look_at_the_fence_that_keeps_failing_fails_the_job(tmp_path: Path) ->
     assert len(job.storage_incidents()) == 1
 
 
-def test_the_look_that_a_stop_from_outside_asks_for_is_repeated_until_it_succeeds(tmp_path: Path) -> None:
+def test_the_look_for_a_stop_from_outside_repeats_until_it_works(tmp_path: Path) -> None:
     """All queries have ended, and whether a newer incarnation has ended them is still to be found out."""
     job = WatchedJob(tmp_path, restart_backoff=1)
     job.start()
@@ -209,7 +209,7 @@ def test_last_rows_that_hang_do_not_keep_the_incarnation(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("at_the_end", [False, True])
-def test_a_look_at_sparks_log_that_hangs_is_given_up_with_its_thread(
+def test_a_hanging_look_at_sparks_log_is_given_up(
     tmp_path: Path, disk: Storage, monkeypatch: pytest.MonkeyPatch, at_the_end: bool
 ) -> None:
     """It is taken on the coordinator's thread."""

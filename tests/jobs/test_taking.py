@@ -115,6 +115,6 @@ def test_a_savepoint_over_http_stays_below_the_roots(
             check()
 
 
-def test_a_state_directory_at_the_top_allows_no_savepoint_over_http() -> None:
+def test_a_state_directory_at_the_top_has_no_savepoints_by_http() -> None:
     with pytest.raises(ConfigurationError):
         taking.check_root("/etc/x", (), "j", "/state")

@@ -57,7 +57,7 @@ class Hourly:
 @pytest.mark.core
 @pytest.mark.slow(30, "six runs of two queries")
 @pytest.mark.slow(20, "five runs of two queries")
-def test_run_again_and_again_it_reads_what_is_new_and_ends_when_it_is_asked_to(lab: JobHarness) -> None:
+def test_repeated_runs_read_what_is_new_and_end_when_asked_to(lab: JobHarness) -> None:
     hourly = Hourly(lab)
     hourly.grow(7)
     first = hourly.run()
@@ -102,7 +102,7 @@ def test_the_last_run_over_a_source_of_sparks_own_ends(lab: JobHarness) -> None:
 
 @pytest.mark.core
 @pytest.mark.slow(20, "three runs of two queries")
-def test_the_last_run_reads_what_waits_for_the_end_of_others_before_it_ends_it(lab: JobHarness) -> None:
+def test_the_last_run_reads_what_waits_for_others_before_the_end(lab: JobHarness) -> None:
     def job() -> Job:
         made = sx.Job(lab.spark, "lab", state=lab.folder / "state")
         made.add("first", watched(lab, "first"))
@@ -120,7 +120,7 @@ def test_the_last_run_reads_what_waits_for_the_end_of_others_before_it_ends_it(l
 
 @pytest.mark.core
 @pytest.mark.slow(30, "two runs of four queries")
-def test_what_is_paused_is_left_to_a_later_run_and_the_rest_is_read(lab: JobHarness) -> None:
+def test_paused_input_is_left_to_a_later_run_the_rest_is_read(lab: JobHarness) -> None:
     hourly = Hourly(lab)
     for uid in ("free", "paused"):
         arrive(lab, uid, 1)
@@ -151,7 +151,7 @@ def test_what_is_paused_is_left_to_a_later_run_and_the_rest_is_read(lab: JobHarn
 
 @pytest.mark.core
 @pytest.mark.slow(30, "five runs")
-def test_a_source_without_new_rows_does_not_hold_back_the_windows_of_others(lab: JobHarness) -> None:
+def test_a_source_without_new_rows_does_not_hold_windows_back(lab: JobHarness) -> None:
     """Each has its own watermark, which goes on from run to run."""
     table = lab.folder / "table"
 

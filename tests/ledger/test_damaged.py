@@ -87,7 +87,7 @@ def test_no_command_ends_well_without_a_table(state: Path) -> None:
     assert len(json.loads(spark_ext("status", state, "--json").stdout)["damage"]) == 1
 
 
-def test_a_ledger_whose_start_has_created_only_some_tables_is_no_job_yet(tmp_path: Path) -> None:
+def test_one_with_only_some_of_its_tables_is_no_job_yet(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path / "state"))
     for table in list(ledger.tables.values())[:3]:
         table.create()

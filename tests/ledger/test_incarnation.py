@@ -101,7 +101,7 @@ def test_a_job_that_runs_in_this_process_is_refused(ledger: Ledger) -> None:
         LedgerWriter(ledger, first).append(epoch(1))
 
 
-def test_an_end_that_could_not_be_recorded_does_not_lock_the_process_out(ledger: Ledger) -> None:
+def test_an_unrecorded_end_does_not_lock_the_process_out(ledger: Ledger) -> None:
     writer = LedgerWriter(ledger, start_incarnation(ledger, "j"))
     jobs = Path(ledger.folder) / "jobs"
     jobs.rename(jobs.with_name("away"))
@@ -138,7 +138,7 @@ def test_of_starts_at_once_in_one_process_one_succeeds(ledger: Ledger) -> None:
         assert sorted(pool.map(start, range(4)), key=str) == [1, None, None, None]
 
 
-def test_of_processes_that_take_over_at_once_each_has_its_own_number(ledger: Ledger) -> None:
+def test_processes_that_take_over_at_once_get_different_numbers(ledger: Ledger) -> None:
     script = """
 from spark_ext.errors import FencedError
 say("ready"); sys.stdin.readline()
@@ -158,7 +158,7 @@ except FencedError as problem:
     assert sorted(row.incarnation for row in ledger.jobs()) == [1, 2]
 
 
-def test_a_driver_that_lives_is_not_overtaken_by_mistake_and_a_dead_one_is(ledger: Ledger) -> None:
+def test_a_dead_driver_is_overtaken_but_a_living_one_is_not(ledger: Ledger) -> None:
     with process(DRIVER, ledger.uri) as driver:
         assert line(driver) == "started 1"
         with pytest.raises(StateError, match=f"running as incarnation 1 in process {driver.pid}"):
@@ -234,7 +234,7 @@ def test_a_start_waits_for_the_jvm_of_a_driver_that_was_killed(ledger: Ledger, m
         jvm.wait()
 
 
-def test_another_process_with_the_dead_jvms_number_is_not_waited_for(ledger: Ledger) -> None:
+def test_a_process_with_a_dead_jvms_number_is_not_waited_for(ledger: Ledger) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as later:
         try:
             script = DRIVER.replace('"j",', '"j", now=START,')
@@ -279,7 +279,7 @@ def test_a_start_without_a_table_that_was_deleted_is_refused(started_twice: Path
     assert not (Path(ledger.folder) / name).exists()
 
 
-def test_a_start_without_the_ledger_is_refused_when_epochs_were_committed(ledger: Ledger) -> None:
+def test_a_start_without_the_ledger_is_refused_after_commits(ledger: Ledger) -> None:
     end(ledger, start_incarnation(ledger, "j"))
     commits = Path(ledger.uri) / "queries" / "q" / "checkpoint" / "commits"
     commits.mkdir(parents=True)
@@ -290,7 +290,7 @@ def test_a_start_without_the_ledger_is_refused_when_epochs_were_committed(ledger
     assert not Path(ledger.folder).exists()
 
 
-def test_a_start_that_died_before_it_took_a_number_leaves_nothing_in_the_way(ledger: Ledger) -> None:
+def test_a_start_that_died_before_its_number_is_not_in_the_way(ledger: Ledger) -> None:
     for table in list(ledger.tables.values())[:3]:
         table.create()
     assert again(ledger).number == 1
@@ -323,7 +323,7 @@ def test_a_start_with_an_older_copy_of_a_table_is_refused(started_twice: Path, l
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
-def test_a_start_that_died_between_two_fences_leaves_nothing_in_the_way(
+def test_a_start_that_died_between_two_fences_is_not_in_the_way(
     started_twice: Path, ledger: Ledger, first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not first:

@@ -114,7 +114,7 @@ def test_the_end_of_a_query_and_of_the_job_resolve() -> None:
     assert (last[mine].cause, last[other].cause) == ("query 'q' has finished", "the job has finished")
 
 
-def test_a_new_start_takes_over_what_is_open_and_what_may_happen_again(tmp_path: Path) -> None:
+def test_a_new_start_takes_over_what_is_open_or_may_recur(tmp_path: Path) -> None:
     behind, ledger = written(tmp_path)
     ids = [behind.incident("job 'shop', query 'q'", "failure", f"it failed{'!' * n}", "restart") for n in range(3)]
     behind.incidents.resolve(ids[1], "over")

@@ -98,7 +98,7 @@ def test_work_is_left_when_the_time_is_used_up(writer: LedgerWriter) -> None:
         assert delta is not None and len(delta.file_uris()) == 1
 
 
-def test_every_table_has_its_turn_if_each_call_is_that_of_another_run_and_has_no_time(writer: LedgerWriter) -> None:
+def test_every_table_has_its_turn_even_in_short_hurried_runs(writer: LedgerWriter) -> None:
     """Short runs: what a process remembers of earlier calls is lost with it."""
     tables = set(writer.ledger.tables)
     for name, table in writer.ledger.tables.items():
@@ -148,7 +148,7 @@ def test_replaced_files_stay_for_a_slow_reader(writer: LedgerWriter) -> None:
     assert files(writer, "epochs") == 1
 
 
-def test_what_an_append_left_behind_is_removed_but_not_what_is_about_to_be_committed(writer: LedgerWriter) -> None:
+def test_leftovers_of_an_append_go_unless_they_await_a_commit(writer: LedgerWriter) -> None:
     writer.append(epoch(1))
     file = Path(writer.ledger.folder) / "epochs" / "part-00000-not-committed.snappy.parquet"
     file.write_bytes(b"PAR1")
@@ -187,7 +187,7 @@ def test_old_epochs_go_but_never_the_newest_nor_flags_and_jobs(writer: LedgerWri
     assert len(writer.ledger.jobs()) == 1
 
 
-def test_settled_control_events_are_deleted_but_the_sequence_continues(writer: LedgerWriter) -> None:
+def test_settled_events_are_deleted_but_their_sequence_continues(writer: LedgerWriter) -> None:
     for sequence, end in enumerate(["acknowledged", "rejected", "failed", "applied", "acknowledged"], start=1):
         writer.append([event(sequence, at=OLD), event(sequence, status=end, at=OLD if sequence < 5 else NEW)])
     writer.append([event(6, at=OLD), event(6, status="acknowledged", at=OLD)])
@@ -196,7 +196,7 @@ def test_settled_control_events_are_deleted_but_the_sequence_continues(writer: L
     assert writer.ledger.newest_control_sequence() == 6
 
 
-def test_old_checkpoints_go_but_never_the_newest_final_or_savepoint(writer: LedgerWriter) -> None:
+def test_old_checkpoints_go_except_newest_final_and_savepoint(writer: LedgerWriter) -> None:
     writer.append([checkpoint(number, at=OLD) for number in (1, 2, 5, 6)])
     writer.append([checkpoint(3, "final", "COMPLETED", "q", at=OLD), checkpoint(3, "final", "CLOSED", "q", at=OLD)])
     writer.append([checkpoint(4, "savepoint", at=OLD), checkpoint(7, status="FAILED", at=OLD)])
@@ -205,7 +205,7 @@ def test_old_checkpoints_go_but_never_the_newest_final_or_savepoint(writer: Ledg
     assert len(left(writer, schema.CheckpointRow, "checkpoint_id")) == 6, "both steps of the final one"
 
 
-def test_the_newest_aligned_checkpoint_stays_as_offsets_may_carry_its_barrier(writer: LedgerWriter) -> None:
+def test_the_newest_aligned_checkpoint_stays_for_its_barrier(writer: LedgerWriter) -> None:
     for number in (1, 2):
         writer.append([checkpoint(number, status=status, at=OLD) for status in ("TRIGGERED", "FAILED")])
     writer.append([checkpoint(number, at=OLD) for number in (3, 4, 5)])
@@ -216,7 +216,7 @@ def test_the_newest_aligned_checkpoint_stays_as_offsets_may_carry_its_barrier(wr
     assert not known.any_pending(0, upto=2)
 
 
-def test_old_states_incidents_and_latencies_go_but_not_the_present_state(writer: LedgerWriter) -> None:
+def test_old_states_incidents_and_latencies_go_but_not_present(writer: LedgerWriter) -> None:
     later = OLD + timedelta(hours=1)
     writer.append([made.state("CREATED", since=OLD), made.state("RUNNING", since=later)])
     writer.append([made.state("CREATED", "q", OLD), made.state("RUNNING", "q", NEW), made.incident(1, OLD)])

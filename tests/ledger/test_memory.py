@@ -57,7 +57,7 @@ def test_flags_steps_and_definitions_are_the_querys_own(writer: LedgerWriter) ->
     assert found.next_checkpoint_id == 4
 
 
-def test_a_reset_query_has_no_history_and_owns_nothing_and_can_be_reset_again(writer: LedgerWriter) -> None:
+def test_a_reset_query_owns_nothing_and_can_be_reset_again(writer: LedgerWriter) -> None:
     writer.append([epoch(1), flag(1), definition(), cut(1, "q", 1, incarnation=0)])  # type: ignore[list-item]
     assert memory(writer).of("q").uids == {"s"}
     writer.new_lineage("q", "")
@@ -76,7 +76,7 @@ def test_a_query_of_an_older_release_keeps_the_first_lineage(writer: LedgerWrite
     assert memory(writer).of("new").lineage == 2
 
 
-def test_a_renamed_query_has_what_it_had_and_its_old_name_nothing(writer: LedgerWriter) -> None:
+def test_a_renamed_query_keeps_all_and_its_old_name_has_nothing(writer: LedgerWriter) -> None:
     writer.append([epoch(3, query="old"), flag(1, query="old"), definition("old"), cut(1, "old", 3, incarnation=0)])  # type: ignore[list-item]
     before = memory(writer).of("old")
     as_it_will_be = memory(writer).with_renamed("new", "old", 1)
@@ -95,7 +95,7 @@ def test_a_removed_query_is_so_until_it_is_started_again(writer: LedgerWriter) -
     assert not memory(writer).of("q").removed
 
 
-def test_a_name_that_was_ever_used_cannot_be_taken_over_by_another_query(writer: LedgerWriter) -> None:
+def test_a_name_ever_used_cannot_be_taken_over_by_another_query(writer: LedgerWriter) -> None:
     """Rows of its first lineage, which a reset has discarded or a rename has given away, would count again."""
     writer.append([epoch(1, query="a"), epoch(1, query="b"), epoch(1, query="c")])
     writer.new_lineage("b", "")

@@ -36,7 +36,7 @@ def numbers(table: LedgerTable[EpochRow]) -> list[int]:
     return sorted(row.epoch for row in table.rows())
 
 
-def test_a_table_that_is_not_there_is_empty_and_is_not_made_by_looking(table: LedgerTable[EpochRow]) -> None:
+def test_a_missing_table_is_empty_and_is_not_made_by_looking(table: LedgerTable[EpochRow]) -> None:
     assert table.rows() == []
     assert table.read(["epoch"]).schema == pa.schema([pa.field("epoch", pa.int64(), False)])
     assert not table.refresh()

@@ -60,7 +60,7 @@ def test_flags_are_confirmed_without_gaps(writer: LedgerWriter) -> None:
     assert view(writer).finished_channels(4) == seen.finished_channels(4)
 
 
-def test_flags_that_an_offset_counts_on_and_the_ledger_lacks_are_reported(writer: LedgerWriter, tmp_path: Path) -> None:
+def test_flags_an_offset_needs_and_the_ledger_lacks_are_reported(writer: LedgerWriter, tmp_path: Path) -> None:
     writer.append([flag(1), flag(2)])
     with pytest.raises(StateError, match="relies on 3 finished channels of this source, but the ledger has 2"):
         view(writer).finished_channels(3)

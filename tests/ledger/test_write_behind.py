@@ -68,7 +68,7 @@ def test_a_state_begins_after_the_one_before_it(writer: SlowWriter, rows: WriteB
     assert running.since < waiting.since < running.since + timedelta(seconds=1) and other.since == first_look
 
 
-def test_rows_that_are_written_now_do_not_overtake_those_under_way(writer: SlowWriter, rows: WriteBehind) -> None:
+def test_rows_written_now_do_not_overtake_those_under_way(writer: SlowWriter, rows: WriteBehind) -> None:
     rows.start(lambda: None)
     rows.put_soon("first")
     assert writer.entered.wait(10)

@@ -99,7 +99,7 @@ def test_with_starttls_and_a_login(certificate: tuple[Path, ssl.SSLContext]) -> 
     assert {password for _, password in mailbox.logins[1:]} == {b"wrong-wrong"}
 
 
-def test_a_server_without_starttls_gets_neither_password_nor_mail() -> None:
+def test_a_server_without_starttls_gets_no_password_and_no_mail() -> None:
     with serving() as (mailbox, port):
         listener = SmtpListener(host="127.0.0.1", port=port, user="spark", password="hunter2-hunter2", **ADDRESSES)
         with pytest.raises(smtplib.SMTPNotSupportedError):

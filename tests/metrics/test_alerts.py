@@ -136,13 +136,13 @@ def test_the_check_finds_what_is_wrong(wrong: str) -> None:
         check(parse(wrong))
 
 
-def test_the_dashboard_shows_every_metric_that_says_something_of_a_job() -> None:
+def test_the_dashboard_shows_every_metric_that_describes_a_job() -> None:
     shown = set(re.findall(r"spark_ext_\w+", json.dumps(DASHBOARD)))
     shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown}
     assert BY_NAME.keys() - shown == {"spark_ext_start_timestamp_seconds", "spark_ext_telemetry_dropped_total"}
 
 
-def test_the_dashboard_has_its_rows_and_its_data_source_is_chosen() -> None:
+def test_the_dashboard_has_its_rows_and_a_choice_of_data_source() -> None:
     rows = [panel["title"] for panel in DASHBOARD["panels"] if panel["type"] == "row"]
     assert rows == ["Overview", "Epochs", "Lag", "Checkpoints", "Incidents and availability", "Query $query"]
     sources = {panel["datasource"]["uid"] for panel in DASHBOARD["panels"] if panel["type"] != "row"}

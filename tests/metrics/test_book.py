@@ -11,7 +11,7 @@ from spark_ext.metrics import catalogue as m
 from spark_ext.metrics.book import Book, Bound, Change, Sample, folded
 
 
-def test_further_queries_are_counted_together_and_the_warning_comes_once() -> None:
+def test_further_queries_are_counted_as_one_and_warned_of_once() -> None:
     said: list[str] = []
     book = Book(Bound("j", 3, said.append))
     for number in range(10):
@@ -60,7 +60,7 @@ def test_a_histogram_has_each_observation_in_its_bucket(values: list[float]) -> 
     assert bisect_left(bounds, bounds[0]) == 0, "a bound belongs to its bucket"
 
 
-def test_gauges_that_share_labels_are_folded_as_their_metric_says() -> None:
+def test_gauges_that_share_labels_are_folded_as_metrics_demand() -> None:
     bound = Bound("j", 1, lambda _: None)
     queries = ("a", "b", "c")
     samples = [Sample(m.STATE_ROWS, ("j", query), value) for query, value in zip(queries, (1, 5, 3), strict=True)]

@@ -87,7 +87,7 @@ def test_nothing_is_said_before_the_past_is_known() -> None:
     assert meter.seconds(at(5)) == {"SYSTEM": 7.0}
 
 
-def test_an_incident_that_becomes_known_late_makes_no_counter_decrease() -> None:
+def test_an_incident_that_is_known_late_decreases_no_counter() -> None:
     meter = DowntimeMeter()
     meter.begin(Past(at(0), {"UNKNOWN": 1.0}))
     meter.take(state("RUNNING", 0, ""))
@@ -97,7 +97,7 @@ def test_an_incident_that_becomes_known_late_makes_no_counter_decrease() -> None
     assert meter.seconds(at(16)) == {"UNKNOWN": 6.0, "NETWORK": 6.0}
 
 
-def test_a_failure_from_just_before_a_short_run_is_to_blame_for_what_comes_after_it() -> None:
+def test_a_failure_just_before_a_short_run_is_blamed_afterwards() -> None:
     meter = DowntimeMeter()
     meter.begin(Past(at(0)))
     for row in (incident("a", 10, type="NETWORK"), state("RUNNING", 10.5, ""), state("RESTARTING", 11, "")):
@@ -105,7 +105,7 @@ def test_a_failure_from_just_before_a_short_run_is_to_blame_for_what_comes_after
     assert meter.seconds(at(13)) == {"NETWORK": 0.5 + 2.0}
 
 
-def test_a_lost_driver_is_in_the_past_of_the_next_start_although_its_row_is_not_written_yet(tmp_path: Path) -> None:
+def test_a_lost_driver_is_in_the_past_before_its_row_is_written(tmp_path: Path) -> None:
     one = State(tmp_path / "state")
     begun = one.ledger.jobs()[-1].at
     start_incarnation(one.ledger, "orders", takeover=True)

@@ -119,7 +119,7 @@ class Hanging(SpanExporter):
         """Nothing is left."""
 
 
-def test_an_exporter_that_hangs_holds_nobody_and_what_is_dropped_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_exporter_holds_nobody_and_drops_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(otel, "WAITING", 10)
     hanging = Hanging()
     export, metrics = Export(hanging), measured()
@@ -148,7 +148,7 @@ def test_jobs_of_one_process_share_the_instruments(caplog: pytest.LogCaptureFixt
     assert not caplog.records
 
 
-def test_a_failure_of_an_earlier_start_becomes_a_span_of_this_one() -> None:
+def test_an_earlier_starts_failure_becomes_a_span_of_this_one() -> None:
     export, metrics = Export(), measured()
     bridge = export.bridge(metrics)
     metrics.tap(epoch(3, at=at(30), incarnation=2))
@@ -181,7 +181,7 @@ def test_variables_name_exporters_and_without_them_it_is_otlp(environment: pytes
     assert names("TRACES") == []
 
 
-def test_an_exporter_or_protocol_that_is_not_there_is_refused_by_name(environment: pytest.MonkeyPatch) -> None:
+def test_a_missing_exporter_or_protocol_is_refused_by_name(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("OTEL_TRACES_EXPORTER", "zipkin9")
     with pytest.raises(ConfigurationError, match="'zipkin9' is not installed") as refused:
         otel_setup.check("job 'j', setting 'opentelemetry'")
@@ -192,7 +192,7 @@ def test_an_exporter_or_protocol_that_is_not_there_is_refused_by_name(environmen
         otel_setup.check("job 'j'")
 
 
-def test_a_missing_library_is_refused_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_refused_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
     with pytest.raises(EnvironmentProblem) as refused:
         otel_setup.check("job 'j', setting 'opentelemetry'")
@@ -242,7 +242,7 @@ for number in range(1_500):
 """
 
 
-def test_the_environment_alone_leads_to_a_collector_also_at_the_end_of_the_process() -> None:
+def test_the_environment_alone_leads_to_a_collector_to_the_end() -> None:
     with serving([200] * 1_000) as collector:
         given = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url.removesuffix("/hooks/"), "OTEL_SERVICE_NAME": "orders"}
         environment = {**os.environ, **given}

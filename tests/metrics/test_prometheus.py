@@ -130,7 +130,7 @@ def scraped(port: int) -> dict[Any, float]:
         return parsed(answer.read().decode())
 
 
-def test_jobs_share_a_port_and_a_later_run_replaces_an_earlier_one(no_endpoints: None) -> None:
+def test_jobs_share_a_port_and_a_later_run_replaces_an_earlier(no_endpoints: None) -> None:
     (port,) = free_ports(1)
     for metrics in (measured(epoch(0)), measured(epoch(0), job="k"), measured(epoch(0), epoch(1))):
         exporters.at("127.0.0.1", port, "job").show(metrics)
@@ -151,7 +151,7 @@ def test_a_port_that_is_in_use_is_refused_by_name(no_endpoints: None) -> None:
     exporters.at("127.0.0.1", port, "job")
 
 
-def test_a_missing_library_is_refused_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_refused_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(EnvironmentProblem) as refused:
         exporters.check("job 'j', setting 'metrics_port'")
@@ -159,7 +159,7 @@ def test_a_missing_library_is_refused_with_the_command_that_installs_it(monkeypa
     assert "metrics_port" in refused.value.operator
 
 
-def test_with_everything_off_no_optional_library_is_imported_and_no_thread_is_made() -> None:
+def test_with_everything_off_no_library_or_thread_is_needed() -> None:
     code = """
 import json, sys, threading
 from spark_ext.jobs import job
@@ -177,7 +177,7 @@ print(json.dumps([sorted({name.partition(".")[0] for name in sys.modules}), thre
     assert threads == ["MainThread"]
 
 
-def test_values_stay_after_the_end_and_rows_that_come_then_do_not_change_them() -> None:
+def test_values_stay_after_the_end_whatever_rows_come_then() -> None:
     metrics = measured(*ROWS, shown=live())
     metrics.end()
     metrics.watch(lambda: live(rows_in_flight=99))

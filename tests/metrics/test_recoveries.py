@@ -47,7 +47,7 @@ def test_when_it_ends(rows: list[Any], expected: list[tuple[str, str, float, int
     assert recovered(*rows) == expected
 
 
-def test_a_failure_of_an_earlier_start_is_recovered_from_whenever_it_becomes_known() -> None:
+def test_an_earlier_starts_failure_known_late_is_recovered_from() -> None:
     early, late = Recoveries(), Recoveries()
     assert early.inherit("q", "a", "USER_CODE", at(1)) == []
     assert [shown(one) for one in early.take(epoch(3, at=at(9)))] == [("q", "a", 8.0, 1)]

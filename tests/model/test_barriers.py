@@ -37,14 +37,14 @@ def test_it_stays_there_until_the_others_carry_it_or_have_ended() -> None:
     assert advance(at, delivered, PENDING) == Advance(None, 3, 3)
 
 
-def test_an_entry_that_passes_over_a_pending_barrier_carries_it_too() -> None:
+def test_an_entry_that_passes_over_a_pending_barrier_carries_it() -> None:
     """4 was aborted, 3 was not: the first entry with either carries 4."""
     known = Checkpoints(4, frozenset({3}))
     assert advance(source("a"), [], known, [BarrierEntry(6, 4)]) == Advance(7, 4, 0)
     assert advance(source("a", 3), [], known, [BarrierEntry(6, 4)]) == Advance(None, 3, 3)
 
 
-def test_a_source_stamps_by_itself_only_behind_the_barriers_that_are_still_to_be_met() -> None:
+def test_a_source_stamps_by_itself_only_behind_unmet_barriers() -> None:
     """Its producer delivered 3 and finished before 4 was triggered."""
     known = Checkpoints(4, frozenset({3, 4}))
     assert advance(source("a"), [], known, [BarrierEntry(6, 3)], own=4) == Advance(7, 3, 0)
@@ -71,7 +71,7 @@ def test_an_epoch_has_delivered_what_all_live_sources_carry(epoch: list[SourceBa
     assert barrier_of(epoch) == barrier
 
 
-def test_u8_the_cut_is_the_first_epoch_in_which_all_have_delivered_or_ended() -> None:
+def test_u8_the_cut_is_where_all_first_have_delivered_or_ended() -> None:
     epochs: list[tuple[int, Sequence[SourceBarrier]]] = [
         (7, [source("a"), source("b", 1)]),
         (8, [source("a", 2), source("b", 1)]),
@@ -112,7 +112,7 @@ def random_job(seed: int, kind: type[BarrierJob] = BarrierJob) -> BarrierJob:
 
 @settings(deadline=None, max_examples=2 * settings().max_examples)
 @given(seeds)
-def test_u1_every_checkpoint_completes_and_each_consumer_is_at_its_producers_barrier(seed: int) -> None:
+def test_u1_every_checkpoint_completes_at_its_producers_barrier(seed: int) -> None:
     job = random_job(seed)
     assert run(job, 150), f"hangs: {job.ledger}"
     assert list(job.problems()) == []

@@ -75,7 +75,7 @@ def test_p1_p2_p3_p4_triggered_if_it_runs_and_no_producer_does(graph: JobGraph, 
     [(Phase.STARTING, Reason.STARTING), (Phase.RESTARTING, Reason.RESTARTING), (Phase.FAILED, Reason.FAILED)],
 )
 @pytest.mark.parametrize("query", ["a", "d"])
-def test_p5_a_query_that_does_not_run_prevents_a_checkpoint_by_name(query: str, phase: Phase, reason: Reason) -> None:
+def test_p5_a_query_that_does_not_run_prevents_one_by_name(query: str, phase: Phase, reason: Reason) -> None:
     phases = dict.fromkeys(DIAMOND.order, Phase.RUNNING) | {query: phase}
     assert plan_checkpoint(DIAMOND, phases) == NotNow(reason, query)
 

@@ -96,7 +96,7 @@ def test_queries_added_behind_their_upstreams_keep_their_order(graph: JobGraph) 
 
 
 @given(graphs(10))
-def test_descendants_are_all_that_is_reached_in_the_order_of_the_flow(graph: JobGraph) -> None:
+def test_descendants_are_all_that_is_reached_in_flow_order(graph: JobGraph) -> None:
     for query in graph.order:
         found = graph.descendants(query)
         assert set(found) == reached(graph, query)

@@ -74,7 +74,7 @@ def test_parts_of_an_epoch(plan: PlanTime, stages: list[StageTime], in_function:
 
 
 @pytest.mark.parametrize(("execution", "share"), [(1_000, 1), (2_000, 0.5), (None, 1)])
-def test_an_epoch_near_the_one_that_was_looked_at_has_its_proportions(execution: int | None, share: float) -> None:
+def test_an_epoch_near_the_one_looked_at_has_its_proportions(execution: int | None, share: float) -> None:
     sample = Sample(3, 400.0, user_code=300.0)
     assert divided(SPENT, sample, execution)["user_code"] == 300 * share
 

@@ -27,7 +27,7 @@ def view(of: QueryView, committed: int = -1, standing: Standing = Standing.ABLE,
     return QueryView(of.uid, of.sources, standing, committed, frozenset(ended))
 
 
-def test_the_greatest_sequence_of_a_query_counts_and_the_first_epoch_that_has_it() -> None:
+def test_a_querys_greatest_sequence_counts_at_its_first_epoch() -> None:
     one = Progress(event())
     assert one.seen(ABLE, 3, offsets(a=6, b=2)) is one
     two = one.seen(ABLE, 4, offsets(a=6, b=8))
@@ -35,7 +35,7 @@ def test_the_greatest_sequence_of_a_query_counts_and_the_first_epoch_that_has_it
     assert two.first_step("q") == Step("applied", "q", 4)
 
 
-def test_an_event_for_a_source_is_applied_when_that_source_has_it() -> None:
+def test_an_event_for_a_source_is_applied_when_the_source_has_it() -> None:
     for target in (source("a"), channel("a", "0")):
         one = Progress(event(target=target))
         assert one.seen(ABLE, 1, offsets(a=6, b=9)) is one
@@ -43,7 +43,7 @@ def test_an_event_for_a_source_is_applied_when_that_source_has_it() -> None:
         assert one.seen(OTHER, 2, offsets(c=9)) is one
 
 
-def test_it_is_acknowledged_once_all_that_it_concerns_have_committed_it() -> None:
+def test_it_is_acknowledged_once_all_concerned_have_committed() -> None:
     one = Progress(event()).seen(ABLE, 4, offsets(a=7))
     assert one.last_step([view(ABLE, 9), view(OTHER, 9)]) is None
     two = one.seen(OTHER, 2, offsets(c=7))
@@ -60,7 +60,7 @@ def test_queries_that_can_not_obey_are_named() -> None:
     assert done is not None and done.status == "acknowledged" and "with_control" in done.reason
 
 
-def test_an_event_that_nobody_can_obey_is_rejected_with_the_reason() -> None:
+def test_an_event_nobody_can_obey_is_rejected_with_the_reason() -> None:
     for target, seen, reason in (
         (JOB, view(ABLE, 4, Standing.FINISHED), "query 'q' has finished"),
         (source("a"), view(ABLE, 4, ended="a"), "query 'q' has read source 'a' to its end"),
@@ -69,7 +69,7 @@ def test_an_event_that_nobody_can_obey_is_rejected_with_the_reason() -> None:
         assert Progress(event(target=target)).last_step([seen]) == Step("rejected", reason=reason)
 
 
-def test_an_event_is_open_as_long_as_a_query_may_obey_it_in_a_later_start() -> None:
+def test_it_is_open_while_a_query_may_obey_it_in_a_later_start() -> None:
     for standing in (Standing.ABLE, Standing.STOPPED):
         assert Progress(event()).last_step([view(ABLE, 4, standing)]) is None
 
@@ -91,7 +91,7 @@ def test_a_result_is_kept() -> None:
     assert one.last_step([view(ABLE, 4)]) == Step("acknowledged", result={"skipped": 5})
 
 
-def test_a_request_that_is_obeyed_once_does_not_concern_a_later_history() -> None:
+def test_a_request_obeyed_once_does_not_concern_a_later_history() -> None:
     broadcast = Event(7, "e7", "broadcast", JOB, {"type": "t"}, lineage=1, incarnation=2)
     for now in (replace(ABLE, lineage=2), replace(ABLE, begun=3)):
         reason = "query 'q' has been restored, reset or added since"
@@ -108,7 +108,7 @@ def progress(key: str = "key", delivery: Delivery = Delivery.IMMEDIATE) -> Progr
     return Progress(Event(7, "e7", "set_config", JOB, {"key": key, "value": 1}, delivery))
 
 
-def test_it_is_applied_with_the_first_epoch_after_the_restart_and_needs_none() -> None:
+def test_it_is_applied_with_the_first_epoch_after_the_restart() -> None:
     one = progress()
     assert one.last_step([BUILT]) is None and one.restarted(BUILT) is one
     passed = replace(BUILT, passed=7, since=4, committed=3)
@@ -142,7 +142,7 @@ def test_a_key_that_no_function_reads_is_rejected() -> None:
     assert last is not None and last.status == "rejected" and "its function has not read it" in last.reason
 
 
-def test_settings_of_sparks_are_for_functions_of_the_configuration() -> None:
+def test_settings_of_sparks_are_for_configuration_functions() -> None:
     key = "spark.sql.ansi.enabled"
     seen = progress(key).seen(WRITER, 3, {"a": SourceOffset("a", control=9)})
     assert seen.applied == {}

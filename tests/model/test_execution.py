@@ -74,14 +74,14 @@ def test_the_state_of_a_start(looks: tuple[Look, ...], stateful: bool, state: St
     assert state_after(*looks, stateful=stateful).state is state
 
 
-def test_why_a_start_takes_and_that_a_commit_ends_the_restore_of_state() -> None:
+def test_why_a_start_takes_long_and_a_commit_ends_the_restore() -> None:
     assert state_after(look(Phase.PLANNING)).reason == "the first epoch is being planned"
     done = Progress(stateful=True).after(LOADS).committed()
     assert execution_state(State.RUNNING, "", done).state is State.RUNNING
 
 
 @pytest.mark.parametrize("settled", [False, True])
-def test_l8_tasks_without_a_slot_are_scheduling_since_they_were_seen_first(settled: bool) -> None:
+def test_l8_tasks_without_a_slot_are_scheduling_since_first_seen(settled: bool) -> None:
     waits = Tasks(waiting=4)
     first, second = look(Phase.EPOCH, waits, cluster=NOBODY), look(Phase.EPOCH, waits, seconds=0.5, cluster=NOBODY)
     # One look may fall between the submission of a stage and its first task.
@@ -123,7 +123,7 @@ def test_l4_a_job_is_in_the_state_of_one_of_its_queries(given_queries: list[tupl
 
 
 @given(queries)
-def test_l11_a_job_that_has_run_is_down_only_if_each_of_its_queries_is(given_queries: list[tuple[str, Shown]]) -> None:
+def test_l11_a_job_that_has_run_is_down_only_if_all_queries_are(given_queries: list[tuple[str, Shown]]) -> None:
     left = [one for _, one in given_queries if not one.state.ended]
     found = job_execution(State.RUNNING, given_queries, ran=True)
     well = [one for one in left if one.state in HEALTHY and one.incident is None]
@@ -132,7 +132,7 @@ def test_l11_a_job_that_has_run_is_down_only_if_each_of_its_queries_is(given_que
         assert found.reason.startswith("degraded: ") == (len(well) < len(left))
 
 
-def test_l11_a_query_that_restarts_leaves_the_job_running_degraded() -> None:
+def test_l11_a_restarting_query_leaves_the_job_running_degraded() -> None:
     pair = [("a", Shown(State.RUNNING)), ("b", Shown(State.RESTARTING, "lost", None, "i"))]
     found = job_execution(State.RESTARTING, pair, ran=True)
     assert (found.state, found.reason, found.incident) == (State.RUNNING, "degraded: 'b' is RESTARTING", None)

@@ -141,7 +141,7 @@ def test_a_chain_waits_for_what_lies_before_it() -> None:
     assert ways == [("c", 30, ("x-in",)), ("d", 60, ("x-in", "y-in"))]
 
 
-def test_a_commit_of_the_producer_that_is_seen_late_is_waited_for() -> None:
+def test_a_producers_commit_that_is_seen_late_is_waited_for() -> None:
     flow = Flow()
     flow.produces("x", "a", "app", ("x-in",))
     flow.commit(Commit("c", "", 0, 150, (), (Passage("x", "x-in", 0, 1),)))
@@ -160,7 +160,7 @@ def test_a_commit_whose_time_is_not_known_ends_its_markers() -> None:
     assert flow.arrivals(lambda _: [("app", 0)]) == []
 
 
-def test_a_reader_that_stands_still_is_measured_over_its_whole_wait_within_limits() -> None:
+def test_a_reader_at_a_standstill_is_measured_over_all_its_wait() -> None:
     world = World()
     epochs = 5 * MOST_CARRIED
     for _ in range(epochs):
@@ -176,7 +176,7 @@ def test_a_reader_that_stands_still_is_measured_over_its_whole_wait_within_limit
     assert len({marker.at for marker in late}) == len(late)
 
 
-def test_nothing_is_lost_to_a_reader_that_is_behind_by_less_than_is_kept() -> None:
+def test_a_reader_behind_by_less_than_is_kept_loses_nothing() -> None:
     world, behind = World(), MOST_CARRIED // 2 - 10
     for number in range(3 * MOST_CARRIED):
         world.produce(True, 10)
@@ -199,7 +199,7 @@ def test_at_most_one_marker_in_an_interval_and_none_too_late(interval: int, gaps
     assert not gaps or sampler.take("another", at)
 
 
-def test_without_an_interval_each_epoch_is_marked_and_a_clock_that_was_set_back_stops_nothing() -> None:
+def test_without_an_interval_all_epochs_are_marked_on_any_clock() -> None:
     assert [Sampler(0).take("s", 5) for _ in range(3)] == [True] * 3
     sampler = Sampler(1_000)
     assert sampler.take("s", 50_000) and sampler.take("s", 10) and not sampler.take("s", 20)

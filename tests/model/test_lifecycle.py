@@ -24,7 +24,7 @@ def logged(*sources: object) -> LoggedOffsets:
 
 
 @given(st.lists(states))
-def test_a_job_has_ended_once_all_its_queries_have_and_finished_only_if_all_are(queries: list[State]) -> None:
+def test_a_job_ends_with_its_queries_and_finishes_if_all_did(queries: list[State]) -> None:
     state = job_state(queries)
     assert state.ended == all(query.ended for query in queries)
     assert (state is State.FINISHED) == all(query is State.FINISHED for query in queries)
@@ -95,7 +95,7 @@ def test_input_has_ended_when_every_source_says_so(ended: dict[str, bool], sourc
     assert input_ended(logged(*offsets, None, 17, "x"), sources) == all(ended.get(uid, False) for uid in sources)
 
 
-def test_markers_and_other_sources_are_not_taken_for_channel_sources() -> None:
+def test_markers_and_other_sources_are_no_channel_sources() -> None:
     line = logged(SourceOffset("a", control=4).to_json(), EndOffset("a~end").to_json(), {"logOffset": 1}, None, 5)
     assert source_offsets(line) == {"a": SourceOffset("a", control=4)}
 
@@ -163,7 +163,7 @@ def restarts(policy: RestartPolicy, outage_s: float, epoch_s: float = 0.0) -> fl
 
 
 @pytest.mark.parametrize("epoch_s", [0.01, 6.4, 30.0])
-def test_an_outage_of_two_minutes_is_ridden_out_and_found_over_soon(epoch_s: float) -> None:
+def test_a_two_minute_outage_is_ridden_out_and_found_over_soon(epoch_s: float) -> None:
     """However quick an attempt fails: at once in a source, after its own attempts in a sink, or by a time-out."""
     again = restarts(RestartPolicy(), 120, epoch_s)
     assert again is not None and again <= 120 + 30 + epoch_s

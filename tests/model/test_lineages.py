@@ -30,7 +30,7 @@ def test_a_reset_of_the_job_is_one_of_each_query() -> None:
     assert (lineages.of("q"), lineages.of("r"), lineages.newest) == (3, 3, 3)
 
 
-def test_a_renamed_query_keeps_its_lineage_and_its_old_name_gets_another() -> None:
+def test_a_renamed_query_keeps_its_own_and_its_old_name_does_not() -> None:
     lineages = Lineages(renamed("new", "old", 1, 1, incarnation=4))
     assert (lineages.of("new"), lineages.of("old")) == (1, 2)
     assert lineages.names("new", 1) == ("new", "old")
@@ -102,7 +102,7 @@ def test_i10_what_a_restored_lineage_takes_over_ends_at_each_cut() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 9)), min_size=1, max_size=6))
-def test_a_lineage_never_counts_more_of_an_ancestor_than_its_parent_does(cuts: list[tuple[int, int]]) -> None:
+def test_one_never_counts_more_of_an_ancestor_than_its_parent(cuts: list[tuple[int, int]]) -> None:
     events = [restored(lineage, min(parent, lineage - 1), s=at) for lineage, (parent, at) in enumerate(cuts, 2)]
     for event in events:
         assert event.parent is not None

@@ -58,7 +58,7 @@ def test_an_end_without_a_failure(cause: Cause, action: Action, before: Failures
 
 
 @given(run=st.builds(AvailableNowRun, *[st.booleans()] * 5))
-def test_nothing_but_a_drain_ends_the_input_of_a_run_of_what_is_there(run: AvailableNowRun) -> None:
+def test_only_a_drain_ends_the_input_of_a_run_of_what_is_there(run: AvailableNowRun) -> None:
     decision = decide(Cause.CAUGHT_UP, None, NONE, POLICY, 0.0, run=run)
     assert decision.action is not Action.FINISH
     assert decision.action is not Action.SUSPEND or (run.committed and run.nothing_left and run.upstream_ended)
@@ -148,7 +148,7 @@ def test_the_class_of_our_own_errors_precedes_the_table() -> None:
 
 
 @given(st.lists(st.floats(0, 10_000), max_size=20), st.integers(1, 4))
-def test_a_limit_within_a_window_counts_epochs_that_were_committed_between(times: list[float], most: int) -> None:
+def test_a_limit_in_a_window_counts_epochs_committed_between(times: list[float], most: int) -> None:
     handling = Handling(Response.RESTART, most=most, window_ms=1_000_000)
     failures, restarted = NONE, list[float]()
     for time in sorted(times):
@@ -161,7 +161,7 @@ def test_a_limit_within_a_window_counts_epochs_that_were_committed_between(times
         failures = decision.failures.progressed()
 
 
-def test_an_epoch_that_fails_in_the_same_way_is_called_a_poison_epoch() -> None:
+def test_an_epoch_that_fails_in_the_same_way_is_called_poison() -> None:
     failures, reason = NONE, ""
     for _ in range(4):
         decision = decide(Cause.FAILURE, SparkExtError("x"), failures, POLICY, 0.0, sign="4 SINK")

@@ -198,7 +198,7 @@ def test_a_function_that_computes_on_the_driver_is_progress() -> None:
     assert moves(called(3.0), replace(called(9.0), driver=(java("a.B.c(B.java:1)"),)), 1.0) == Moves.NOT
 
 
-def test_workers_that_wake_up_while_executors_do_not_answer_are_no_progress() -> None:
+def test_workers_waking_under_silent_executors_are_no_progress() -> None:
     before, after = samples(0.001, 4)
     silent = replace(before, silent=("0",)), replace(after, silent=("0", "1"))
     assert moves(*silent, 1.0) == Moves.NOT
@@ -213,7 +213,7 @@ def test_workers_that_wake_up_while_executors_do_not_answer_are_no_progress() ->
 UNSEEN = WorkerSample("host", 8, "task", no_stack="it is not installed")
 
 
-def test_why_a_stack_is_missing_is_said_and_is_not_taken_for_a_frozen_process() -> None:
+def test_a_missing_stack_is_explained_and_is_no_frozen_process() -> None:
     sample = Sample((UNSEEN,), tasks=(java(PYTHON_RUNNER),), no_stacks="it is not installed")
     found = holder(Phase.EPOCH, sample)
     assert found.what.endswith("which waits for a Python worker without a stack: it is not installed")
@@ -223,7 +223,7 @@ def test_why_a_stack_is_missing_is_said_and_is_not_taken_for_a_frozen_process() 
     assert "does not answer" in holder(Phase.EPOCH, replace(sample, workers=(replace(UNSEEN, no_stack=""),))).what
 
 
-def test_a_worker_that_may_be_another_querys_counts_only_if_it_stands_still() -> None:
+def test_a_possible_worker_of_others_counts_only_at_a_standstill() -> None:
     mine = worker([*MINE, *WORKER], cpu=1.0)
     maybe = replace(mine, pid=9, alone=False)
     before = Sample((mine, maybe))

@@ -33,7 +33,7 @@ def test_the_oldest_go_first_and_the_others_are_private(tmp_path: Path) -> None:
     assert [path.stat().st_mode & 0o077 for path in (place, place / "mm")] == [0, 0]
 
 
-def test_one_that_a_killed_driver_has_left_goes_before_all_others(tmp_path: Path) -> None:
+def test_what_a_killed_driver_left_goes_before_all_others(tmp_path: Path) -> None:
     folder = DumpFolder(str(tmp_path), 2, 1 << 20)
     write(folder, "whole", 1)
     write(folder, "half", 2)

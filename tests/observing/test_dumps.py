@@ -78,7 +78,7 @@ def test_the_heap_is_one_that_tools_can_read(spark: SparkSession, tmp_path: Path
     assert (path / HEAP).stat().st_mode & 0o077 == 0
 
 
-def test_a_heap_that_may_not_fit_is_not_written_and_its_stacks_are(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_stacks_are_written_if_the_heap_may_not_fit(spark: SparkSession, tmp_path: Path) -> None:
     small = dumps(spark, tmp_path, dumps_size="2m")
     with pytest.raises(StorageError, match="dumps_size is 2,097,152"):
         small.take("on request", heap=True, timeout=120)

@@ -162,7 +162,7 @@ def test_which_commits_are_still_to_be_recorded() -> None:
     assert missed(commits, 15.0, 8, None) == []
 
 
-def test_either_a_report_or_the_checkpoint_says_what_is_committed() -> None:
+def test_a_report_or_the_checkpoint_says_what_is_committed() -> None:
     assert newest(3, -1, None) == 3
     assert newest(3, 5, None) == 5
     assert newest(3, -1, 6) == 6

@@ -78,7 +78,7 @@ def rows(state: Path, kind: type[R], where: Callable[[R], bool] = lambda row: Tr
 
 @pytest.mark.core
 @pytest.mark.parametrize("dropped", [False, True])
-def test_l5_a_query_of_somebody_else_is_recorded_whatever_events_are_dropped(
+def test_l5_a_foreign_query_is_recorded_whatever_events_are_lost(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dropped: bool
 ) -> None:
     state = tmp_path / "state"
@@ -103,7 +103,7 @@ def test_l5_a_query_of_somebody_else_is_recorded_whatever_events_are_dropped(
         assert "noop" in made["sink_format"].lower()
 
 
-def test_a_query_that_fails_and_is_started_again_under_another_name(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_that_fails_is_started_again_under_another_name(spark: SparkSession, tmp_path: Path) -> None:
     state, broken = tmp_path / "state", tmp_path / "broken"
     flag = str(broken)
     broken.touch()
@@ -166,7 +166,7 @@ def resolved(state: Path, incident: str) -> bool:
     return any(row.new == "RESOLVED" and "has committed epoch" in row.cause for row in changes)
 
 
-def test_a_query_that_stalls_and_the_python_process_that_holds_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stalled_query_and_the_python_process_that_holds_it(spark: SparkSession, tmp_path: Path) -> None:
     state, held = tmp_path / "state", tmp_path / "held"
     flag = str(held)
 

@@ -16,7 +16,7 @@ from tests.observing import foreign_session
 
 @pytest.mark.process
 @pytest.mark.slow(40, "a session of its own, in which a query stalls three times")
-def test_a_stall_in_a_session_of_somebody_else_has_the_line_that_is_held(tmp_path: Path) -> None:
+def test_a_stall_in_a_foreign_session_has_the_line_that_is_held(tmp_path: Path) -> None:
     if PySpy.here().refused:
         pytest.skip(PySpy.here().refused)
     command = [sys.executable, foreign_session.__file__, str(tmp_path)]

@@ -69,7 +69,7 @@ def test_they_are_moved_with_the_commit_and_counted(bench: Bench) -> None:
     assert "'in' has bad rows: 3 in epoch 0" in incident.what and incident.severity == "INFO"
 
 
-def test_what_an_earlier_start_has_left_is_moved_also_if_the_source_fails_on_bad_rows_now(tmp_path: Path) -> None:
+def test_rows_left_earlier_move_even_if_the_source_now_fails(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.query.start()
     epoch(bench, at(1), 4)

@@ -27,7 +27,7 @@ def hold(bench: Bench, *sources: str, sequence: int = 5) -> None:
         stamps.hold(str(bench.query.checkpoint), start, sequence, source)
 
 
-def test_a_query_is_restarted_once_all_its_sources_hold_and_no_epoch_is_under_way(tmp_path: Path) -> None:
+def test_it_restarts_once_all_sources_hold_between_epochs(tmp_path: Path) -> None:
     bench = Bench(tmp_path, sources=["a", "b"]).started()
     bench.query.commit(position("a"), position("b"))
     asked = wanted(bench)
@@ -85,7 +85,7 @@ def test_sparks_own_sources_are_stopped(tmp_path: Path, monkeypatch: pytest.Monk
     assert (asked.phase, asked.epoch) == (RestartPhase.DONE, 1)
 
 
-def test_an_epoch_that_is_interrupted_is_completed_as_it_was_planned(tmp_path: Path) -> None:
+def test_an_interrupted_epoch_is_completed_as_it_was_planned(tmp_path: Path) -> None:
     bench = Bench.native(tmp_path)
     bench.query.plan(1)
     asked = wanted(bench, within=10)
@@ -141,7 +141,7 @@ def test_a_stop_or_drain_of_the_job_comes_first(tmp_path: Path, ask: str) -> Non
     assert (asked.phase, bench.query.starts, bench.run.state) == (RestartPhase.OVER, 1, ends)
 
 
-def test_a_run_of_what_is_available_does_not_finish_while_it_holds(tmp_path: Path) -> None:
+def test_a_run_of_what_is_available_does_not_finish_on_hold(tmp_path: Path) -> None:
     bench = Bench(tmp_path, available_now=True).started()
     bench.query.commit(position())
     asked = wanted(bench)

@@ -53,12 +53,12 @@ def test_an_epoch_that_was_not_committed_is_no_end(bench: Bench) -> None:
     assert ended(bench, NOTHING_LEFT) is State.CANCELED and bench.query.starts == 1
 
 
-def test_a_source_that_gives_one_epoch_at_a_time_has_given_what_was_there(bench: Bench) -> None:
+def test_a_source_of_one_epoch_at_a_time_has_given_everything(bench: Bench) -> None:
     bench.query.commit({"offset": 1})
     assert ended(bench, ONE_EPOCH) is State.SUSPENDED
 
 
-def test_the_one_epoch_of_a_run_may_be_one_that_an_earlier_run_had_planned(tmp_path: Path) -> None:
+def test_the_one_epoch_may_be_one_that_an_earlier_run_planned(tmp_path: Path) -> None:
     bench = Bench(tmp_path, natives=["rate"], sources=[], until=UntilNow())
     bench.query.plan({"offset": 1})
     bench.started()
@@ -69,7 +69,7 @@ def test_the_one_epoch_of_a_run_may_be_one_that_an_earlier_run_had_planned(tmp_p
     assert ended(bench, ONE_EPOCH) is State.SUSPENDED
 
 
-def test_a_failure_leads_to_a_restart_and_the_run_goes_on_to_its_end(bench: Bench) -> None:
+def test_a_failure_leads_to_a_restart_and_the_run_goes_on(bench: Bench) -> None:
     bench.query.commit({"offset": 1})
     bench.query.end(TASK_LOST)
     bench.tick()
@@ -78,7 +78,7 @@ def test_a_failure_leads_to_a_restart_and_the_run_goes_on_to_its_end(bench: Benc
     assert ended(bench, NOTHING_LEFT) is State.SUSPENDED
 
 
-def test_a_query_that_has_all_its_input_finishes_and_is_not_suspended(tmp_path: Path) -> None:
+def test_a_query_with_all_its_input_finishes_without_suspension(tmp_path: Path) -> None:
     bench = Bench(tmp_path, until=UntilNow()).started()
     bench.query.commit(position(finished=1, ended=True))
     assert ended(bench, NOTHING_LEFT) is State.FINISHING
@@ -90,7 +90,7 @@ def following(folder: Path, unread: str = "") -> tuple[Bench, list[Upstream]]:
     return Bench.native(folder, until=UntilNow(lambda uid: feeding[-1], lambda uid: unread)), feeding
 
 
-def test_a_query_follows_those_that_feed_it_until_they_have_ended(tmp_path: Path) -> None:
+def test_a_query_follows_those_that_feed_it_until_they_end(tmp_path: Path) -> None:
     bench, feeding = following(tmp_path)
     assert ended(bench, NOTHING_LEFT) is State.RUNNING
     bench.tick(AT_REST)
@@ -107,7 +107,7 @@ def test_a_query_follows_those_that_feed_it_until_they_have_ended(tmp_path: Path
     assert ended(bench, NOTHING_LEFT) is State.SUSPENDED
 
 
-def test_a_query_that_waits_for_those_that_feed_it_can_be_stopped(tmp_path: Path) -> None:
+def test_a_query_that_waits_for_its_feeders_can_be_stopped(tmp_path: Path) -> None:
     bench, _ = following(tmp_path)
     assert ended(bench, NOTHING_LEFT) is State.RUNNING
     bench.run.request_stop()
@@ -131,7 +131,7 @@ def test_a_paused_query_does_not_wait_for_those_that_feed_it(tmp_path: Path) -> 
     assert (bench.state(), bench.query.starts) == (State.CANCELED, 1)
 
 
-def test_the_event_times_of_a_run_are_written_down_before_the_query_is_started_again(tmp_path: Path) -> None:
+def test_event_times_of_a_run_are_noted_before_the_restart(tmp_path: Path) -> None:
     """Spark forgets them, also where a query follows others within one run of the job."""
     feeding = [Upstream(ended=False)]
     bench = Bench(tmp_path, natives=["rate"], sources=[], until=UntilNow(lambda uid: feeding[-1]))

@@ -153,7 +153,7 @@ def test_an_epoch_that_is_to_be_repeated_is_claimed_at_the_start(late: Late) -> 
     assert (late.start().claims, late.registered) == (1, None)
 
 
-def test_an_epoch_that_an_older_driver_plans_meanwhile_is_claimed_before_it_is_repeated(late: Late) -> None:
+def test_an_older_drivers_epoch_is_claimed_before_its_repetition(late: Late) -> None:
     late.bench.run = late.bench.made()
     late.bench.run.restore(None)
     late.bench.run.launcher.claim(late=True)

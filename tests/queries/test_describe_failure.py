@@ -87,7 +87,7 @@ def test_a_users_words_decide_nothing(words: str, kind: type[Exception]) -> None
     assert found.handling == Handling(Response.STOP)
 
 
-def test_an_error_of_ours_counts_by_the_mark_of_the_sessions_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_errors_count_by_the_mark_of_the_sessions_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is ours carries a mark that text cannot fake, and which nobody sees."""
 
     def ours() -> None:
@@ -144,7 +144,7 @@ def test_a_disk_counts_where_the_driver_itself_meets_it() -> None:
         "There are [1] sources in the checkpoint offsets and now there are [2] sources requested by the query.",
     ],
 )
-def test_another_state_than_the_checkpoints_says_what_a_reset_does(words: str) -> None:
+def test_a_state_other_than_the_checkpoints_explains_the_reset(words: str) -> None:
     found = stopped_by(f"{words} SQLSTATE: XXKST", "daily").error
     assert type(found) is StateError
     assert "job.reset('daily', cascade=True)" in found.do and "emptied targets" in found.do and "restore" in found.do
@@ -158,7 +158,7 @@ def test_state_that_is_written_late_is_removed_by_a_restart() -> None:
     assert "restore" not in found.error.do and "earlier driver" in found.error.do
 
 
-def test_a_state_store_without_checkpoint_format_2_names_both_settings() -> None:
+def test_a_state_store_without_format_2_names_both_settings() -> None:
     words = "[STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED] HDFSBackedStateStoreProvider does not support it"
     found = stopped_by(words).error
     assert type(found) is ConfigurationError

@@ -82,7 +82,7 @@ def test_what_is_no_table_of_deltas_is_refused_by_name(shop: Shop) -> None:
 
 
 @pytest.mark.slow(25, "starts a job five times")
-def test_a_table_by_name_is_the_same_as_by_path_and_another_one_is_refused(shop: Shop) -> None:
+def test_a_table_is_the_same_by_name_and_path_but_no_other_is(shop: Shop) -> None:
     create = re.search(r'"(CREATE TABLE .*)"', refused(shop, table=f"{SCHEMA}.daily").do)
     assert create is not None
     place = f"{shop.folder}/daily 1"

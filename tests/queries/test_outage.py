@@ -63,7 +63,7 @@ def test_an_outage_that_lasts_fails_the_query(tmp_path: Path, disk: Storage, att
     assert [row.type for row in bench.rows(IncidentRow)] == ["storage", "failure"]
 
 
-def test_without_patience_a_look_is_repeated_as_often_as_a_restart(tmp_path: Path, disk: Storage) -> None:
+def test_without_patience_a_look_is_repeated_like_a_restart(tmp_path: Path, disk: Storage) -> None:
     bench = Bench(tmp_path, outage_patience=0, restart_attempts=2).started()
     disk.problem = STALE
     for state in (State.RUNNING, State.RUNNING, State.FAILED):
@@ -78,7 +78,7 @@ def test_an_error_that_is_none_of_storage_is_raised(tmp_path: Path, disk: Storag
         bench.tick()
 
 
-def test_an_end_waits_until_it_is_known_what_was_committed_before(tmp_path: Path, disk: Storage) -> None:
+def test_an_end_waits_until_earlier_commits_are_known(tmp_path: Path, disk: Storage) -> None:
     bench = Bench(tmp_path).started()
     bench.query.commit(position(ended=True))
     bench.query.end(PASSING)

@@ -37,7 +37,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path).started()
 
 
-def test_planners_are_told_which_barriers_are_from_before_the_start(tmp_path: Path) -> None:
+def test_planners_are_told_which_barriers_precede_the_start(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.context = replace(bench.context, first_checkpoint=7)
     bench.run = bench.made()
@@ -105,7 +105,7 @@ def test_the_end_of_input_comes_when_the_last_source_has_ended(tmp_path: Path) -
     assert bench.states() == ["RUNNING", "FINISHING", "FINISHED"]
 
 
-def test_a_look_that_comes_late_finds_all_epochs_though_spark_has_removed_the_next_ones(bench: Bench) -> None:
+def test_a_late_look_finds_all_epochs_despite_sparks_removals(bench: Bench) -> None:
     """300 epochs behind, of which Spark has kept the last 100."""
     for epoch in range(300):
         bench.query.commit(position(finished=1 + epoch // 10))
@@ -138,7 +138,7 @@ def test_a_report_of_a_later_epoch_is_enough_to_look_for_it(bench: Bench) -> Non
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_query_is_restarted_after_the_wait_and_not_before(bench: Bench) -> None:
+def test_a_failed_query_is_restarted_only_after_the_wait(bench: Bench) -> None:
     bench.query.end(PASSING)
     bench.tick()
     bench.tick(0.099)
@@ -177,7 +177,7 @@ def test_a_query_that_fails_each_time_fails_for_good(bench: Bench) -> None:
     assert bench.query.starts == 4
 
 
-def test_an_epoch_resolves_a_failure_and_the_next_one_opens_it_again(bench: Bench) -> None:
+def test_an_epoch_resolves_a_failure_and_the_next_reopens_it(bench: Bench) -> None:
     for _ in range(2):
         bench.query.end(PASSING)
         bench.tick()
@@ -262,7 +262,7 @@ def test_a_restart_that_fails_is_a_failure(bench: Bench) -> None:
     ]
 
 
-def test_an_epoch_that_was_committed_before_the_failure_may_be_the_last(bench: Bench) -> None:
+def test_an_epoch_committed_before_the_failure_may_be_the_last(bench: Bench) -> None:
     bench.query.commit(position(ended=True))
     bench.query.end(PASSING)
     bench.tick()
@@ -408,7 +408,7 @@ def test_a_drain_waits_for_storage_that_does_not_answer(tmp_path: Path, monkeypa
     assert (bench.state(), bench.run.reason, bench.query.starts) == (State.FINISHING, "drained", 1)
 
 
-def test_a_drain_that_was_in_force_before_the_start_runs_the_planned_epoch(tmp_path: Path) -> None:
+def test_a_drain_from_before_the_start_runs_the_planned_epoch(tmp_path: Path) -> None:
     bench = Bench.native(tmp_path)
     bench.query.commit({"logOffset": 1})
     bench.query.plan({"logOffset": 2})
@@ -425,7 +425,7 @@ def test_a_drain_that_was_in_force_before_the_start_runs_the_planned_epoch(tmp_p
     assert (again.state, again.reason, again.committed) == (State.FINISHING, "drained", 1)
 
 
-def test_a_drain_that_is_in_force_at_the_start_ends_what_has_settled_without_spark(tmp_path: Path) -> None:
+def test_a_drain_at_the_start_ends_settled_input_without_spark(tmp_path: Path) -> None:
     bench = Bench(tmp_path, natives=["rate"], sources=[])
     bench.run.request_drain()
     assert (bench.state(), bench.run.reason, bench.query.starts) == (State.FINISHING, "drained", 0)
@@ -450,7 +450,7 @@ def finishing(bench: Bench) -> Bench:
     return bench
 
 
-def test_a_further_epoch_that_fails_takes_the_way_of_every_failure(bench: Bench) -> None:
+def test_a_further_epoch_that_fails_is_treated_like_any_failure(bench: Bench) -> None:
     finishing(bench).run.ensure_running()
     for starts in (1, 2, 3):
         bench.query.end(PASSING)
@@ -466,7 +466,7 @@ def test_a_further_epoch_that_fails_takes_the_way_of_every_failure(bench: Bench)
     assert [row.action for row in bench.rows(IncidentRow)][2:] == ["restart 3 in 1600 ms", "stopped: FAILED"]
 
 
-def test_a_step_that_fails_is_tried_again_as_often_as_the_policy_says(bench: Bench) -> None:
+def test_a_failing_step_is_tried_again_as_often_as_policy_says(bench: Bench) -> None:
     def fail() -> None:
         raise ValueError("a hook")
 
@@ -492,7 +492,7 @@ def test_a_stop_ends_a_query_that_waits_for_its_final_checkpoint(bench: Bench, r
 # -- what earlier runs left -------------------------------------------------------------------------------------------
 
 
-def test_a_restored_query_writes_down_what_an_earlier_run_did_not(bench: Bench) -> None:
+def test_a_restored_query_records_what_an_earlier_run_did_not(bench: Bench) -> None:
     for _ in range(4):
         bench.query.commit(position())
     again = bench.made()

@@ -46,7 +46,7 @@ def desk() -> Iterator[Desk]:
     desk.worker.close()
 
 
-def test_commands_are_carried_out_in_order_and_delivered_to_the_thread_that_asks(desk: Desk) -> None:
+def test_commands_run_in_order_and_answer_the_thread_that_asks(desk: Desk) -> None:
     for number in range(50):
         desk.do(str(number), number)
     assert desk.worker.busy, "nothing is delivered by itself"
@@ -80,7 +80,7 @@ def test_it_is_busy_until_the_outcome_is_delivered(desk: Desk) -> None:
     assert [what for what, _ in desk.came] == ["slow", "next"]
 
 
-def test_an_abandoned_worker_does_its_last_command_and_delivers_nothing(desk: Desk) -> None:
+def test_an_abandoned_one_finishes_but_delivers_nothing(desk: Desk) -> None:
     gate, lasts = threading.Event(), []
     desk.do("start", gate.wait)
     until(lambda: desk.threads, "the command is under way", END)

@@ -137,7 +137,7 @@ def _source(schema: Any) -> Avro:
 
 
 @given(st.data())
-def test_what_is_published_is_unchanged_to_another_decoder_and_to_the_source_or_refused(data: st.DataObject) -> None:
+def test_what_is_published_reads_alike_elsewhere_or_is_refused(data: st.DataObject) -> None:
     kind = data.draw(KINDS)
     value = data.draw(kind.values)
     of = spark_type(kind.schema)
@@ -155,7 +155,7 @@ def test_what_is_published_is_unchanged_to_another_decoder_and_to_the_source_or_
 
 
 @given(st.data())
-def test_damaged_bytes_are_what_another_decoder_reads_or_no_value(data: st.DataObject) -> None:
+def test_damaged_bytes_are_what_others_decode_or_no_value(data: st.DataObject) -> None:
     kind = data.draw(KINDS)
     schema, bare = parse_schema(kind.schema), parse_schema(_bare(kind.schema))
     out = io.BytesIO()

@@ -199,7 +199,7 @@ def test_what_a_reader_of_the_schema_would_not_have(schema: Any, value: Any, wor
 
 
 @pytest.mark.parametrize("amount", [99, -99, 0, 100, -1000, 12345])
-def test_a_decimal_of_fewer_places_has_as_many_digits_before_the_point_as_the_schema(amount: int) -> None:
+def test_a_decimal_of_fewer_places_keeps_its_integer_digits(amount: int) -> None:
     """The library counts the digits of 1000, and not those of 1000.00, which it writes where four are allowed."""
     ddl = COLUMNS.replace("decimal(10,2)", "decimal(5,0)")
     encoder = _order(ddl)

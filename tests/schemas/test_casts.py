@@ -128,7 +128,7 @@ def test_a_number_of_postgres_is_not_read_as_another_one() -> None:
         _conform(late, pa.schema([("x", instants)]), "s")
 
 
-def test_a_number_of_a_folder_or_of_a_source_is_not_read_as_another_one() -> None:
+def test_a_number_of_a_folder_or_source_is_not_read_as_another() -> None:
     assert constant("12.5", KIND, 1).to_pylist() == [Decimal("12.5")]
     with pytest.raises(pa.ArrowInvalid):
         constant(str(LARGE), KIND, 1)
@@ -186,7 +186,7 @@ def test_it_is_sparks_own(schema: T.StructType) -> None:
     assert arrow_schema(schema) == to_arrow_schema(schema, timezone="UTC")
 
 
-def test_columns_may_all_be_nullable_while_fields_stay_as_they_are() -> None:
+def test_columns_may_all_be_nullable_while_fields_stay_the_same() -> None:
     found = arrow_schema(NESTED_TYPE, nullable=True)
     assert all(field.nullable for field in found)
     assert found.types == arrow_schema(NESTED_TYPE).types
@@ -225,7 +225,7 @@ STRUCTS = pa.StructArray.from_arrays([NUMBERS, TEXTS], ["n", "t"])
         (pa.ListArray.from_arrays(ENDS, pa.ListArray.from_arrays(ENDS, STRUCTS)), "c.element.element.t"),
     ],
 )
-def test_the_column_is_named_and_other_rows_of_a_larger_batch_do_not_count(column: pa.Array, name: str) -> None:
+def test_the_column_is_named_and_other_rows_do_not_count(column: pa.Array, name: str) -> None:
     batch = pa.RecordBatch.from_arrays([column], ["c"])
     assert undecodable(batch) == name
     found = [undecodable(batch.slice(row, 1)) for row in range(len(column))]

@@ -168,7 +168,7 @@ message M { google.protobuf.Timestamp at = 1; }
 
 
 @pytest.mark.parametrize("nanos", [-1, 10**9, 2**31 - 1])
-def test_a_time_whose_nanoseconds_are_no_part_of_a_second_is_refused(nanos: int) -> None:
+def test_a_time_with_nanoseconds_beyond_a_second_is_refused(nanos: int) -> None:
     decoder, kind = made(TIMED)
     message = kind()
     message.at.seconds = 5

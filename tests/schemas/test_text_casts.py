@@ -109,7 +109,7 @@ def test_a_pattern_reads_a_time_as_python_does(data: st.DataObject, letters: lis
         "%G-W%V-%u", "%EZ",
     ],
 )  # fmt: skip
-def test_directives_that_contradict_or_would_come_out_wrong_are_refused(pattern: str) -> None:
+def test_contradictory_or_misleading_directives_are_refused(pattern: str) -> None:
     assert refused_directive(pattern)
 
 

@@ -183,7 +183,7 @@ class TestEvents:
         assert served.http.get(place, params={"wait": 61}).status_code == 422
         assert served.http.get(f"{JOB}/control/none", params={"wait": 50}).status_code == 404
 
-    def test_a_stream_has_each_state_and_continues_behind_the_last_one(self, own: Served) -> None:
+    def test_a_stream_has_each_state_and_continues_after_the_last(self, own: Served) -> None:
         first = event_of(own.state, own.set_key(1).json()["id"])
         seen: list[dict[str, Any]] = []
         ids: list[str] = []
@@ -217,7 +217,7 @@ class TestEvents:
         bad = own.http.get(f"{JOB}/control/stream", headers={"Last-Event-ID": "x"})
         assert bad.status_code == 400
 
-    def test_waiting_requests_are_limited_and_end_when_the_server_stops(self, tmp_path: Path) -> None:
+    def test_waiting_requests_are_limited_and_end_with_the_server(self, tmp_path: Path) -> None:
         with serving(State(tmp_path / "state"), limits=Limits(waiting_each=2)) as own, ExitStack() as streams:
             place = own.set_key(1).headers["location"]
             stream = f"{JOB}/control/stream"
@@ -348,7 +348,7 @@ class TestServer:
                 ControlServer("state", host=host, tokens=file)
         assert ControlServer("state", host="0.0.0.0", insecure=True).token
 
-    def test_a_burst_of_eight_clients_is_refused_beyond_the_limit_and_in_order_below(self, tmp_path: Path) -> None:
+    def test_a_burst_is_refused_beyond_the_limit_and_ordered_below(self, tmp_path: Path) -> None:
         state = State(tmp_path / "state")
         with serving(state, limits=Limits(rate=2, burst=100, refusal_seconds=0)) as own:
 

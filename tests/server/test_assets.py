@@ -44,7 +44,7 @@ class Elements(HTMLParser):
 
 
 @pytest.mark.parametrize("name", sorted(TEXTS))
-def test_nothing_is_loaded_from_elsewhere_and_nothing_becomes_markup(name: str) -> None:
+def test_nothing_is_loaded_from_elsewhere_or_becomes_markup(name: str) -> None:
     text = TEXTS[name]
     urls = set(re.findall(r"\bhttps?://[^\s\"'`)]+", text)) - {"http://www.w3.org/2000/svg"}
     assert not urls
@@ -69,7 +69,7 @@ def test_each_module_has_the_form_that_the_bundle_understands(name: str) -> None
             assert re.match(r"export (async )?(function\*?|const|class) \w+", line), line
 
 
-def test_each_module_stands_in_the_bundle_once_before_those_that_need_it() -> None:
+def test_each_module_is_in_the_bundle_once_before_its_users() -> None:
     made = re.findall(r"^const module_(\w+) = ", assets.bundle(), re.MULTILINE)
     assert sorted(f"{name}.js" for name in made) == SCRIPTS
     for name in SCRIPTS:

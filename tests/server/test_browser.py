@@ -169,7 +169,7 @@ def test_a_button_sends_an_event_and_says_what_became_of_it(page: Any, server: C
     page.wait_for_function("() => document.querySelector('.answer').textContent !== ''")
 
 
-def test_a_wrong_token_is_refused_and_a_right_one_is_in_no_address(chromium: Any, server: ControlServer) -> None:
+def test_a_wrong_token_is_refused_and_a_right_one_in_no_address(chromium: Any, server: ControlServer) -> None:
     context = chromium.new_context()
     page = context.new_page()
     addresses: list[str] = []
@@ -204,7 +204,7 @@ def test_what_an_observer_watches_has_no_buttons(page: Any, tmp_path: Path) -> N
     forget(ledger.uri, incarnation.number)
 
 
-def test_a_driver_that_has_been_silent_is_not_taken_for_one_that_runs(page: Any, tmp_path: Path) -> None:
+def test_a_silent_driver_is_not_taken_for_a_running_one(page: Any, tmp_path: Path) -> None:
     made = State(tmp_path / "state")
     heartbeat = Heartbeat(made.path, made.incarnation)
     at = datetime.now(timezone.utc) - timedelta(minutes=5)
@@ -244,9 +244,7 @@ def test_a_report_needs_no_server_and_has_all_views(page: Any, job_report: str) 
 
 @pytest.mark.slow(15, "axe-core looks at each of eight views")
 @pytest.mark.parametrize("size", SIZES)
-def test_axe_finds_nothing_serious_and_no_view_is_wider_than_the_window(
-    chromium: Any, server: ControlServer, size: str
-) -> None:
+def test_axe_finds_nothing_serious_and_every_view_fits(chromium: Any, server: ControlServer, size: str) -> None:
     width, height, scheme = SIZES[size]
     context = chromium.new_context(
         viewport={"width": width, "height": height}, color_scheme=scheme, bypass_csp=True, reduced_motion="reduce"

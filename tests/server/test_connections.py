@@ -55,7 +55,7 @@ def is_closed(one: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("what", ["server", "metrics"])
-def test_connections_without_a_request_take_few_descriptors_and_keep_nobody_out(served: Served, what: str) -> None:
+def test_without_requests_they_cost_little_and_keep_nobody_out(served: Served, what: str) -> None:
     with ExitStack() as stack:
         port, most = port_of(served), 8
         if what == "metrics":
@@ -69,7 +69,7 @@ def test_connections_without_a_request_take_few_descriptors_and_keep_nobody_out(
         assert not is_closed(idle[-1])
 
 
-def test_requests_without_a_token_whose_answers_nobody_reads_keep_nobody_out(served: Served) -> None:
+def test_unread_answers_without_a_token_keep_nobody_out(served: Served) -> None:
     asset = b"GET /page/plots.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
     wait = f"GET {JOB}/control/stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {served.token}\r\n\r\n"
     with ExitStack() as stack:
@@ -109,7 +109,7 @@ def test_large_headers_are_refused_before_they_are_in_memory(served: Served, beg
         assert sent < 20_000_000  # what the kernel holds for both sides
 
 
-def test_headers_and_bodies_of_the_usual_size_pass_however_they_arrive(served: Served) -> None:
+def test_ordinary_headers_and_bodies_pass_however_they_arrive(served: Served) -> None:
     body = b'{"kind": "set_config", "value": {"key": "k", "value": "%s"}}' % (b"v" * 60_000)
     request = (
         f"POST {JOB}/control HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {served.token}\r\n"
@@ -135,7 +135,7 @@ def test_refusals_that_anybody_can_cause_are_logged_now_and_then(
     assert 1 <= len(caplog.records) <= 10
 
 
-def test_a_connection_beyond_the_limit_is_refused_while_all_others_have_requests() -> None:
+def test_one_too_many_is_refused_while_the_others_have_requests() -> None:
     with Listener(socket.create_server(("127.0.0.1", 0)), 2) as listener, ExitStack() as stack:
         port = listener.getsockname()[1]
         clients = [stack.enter_context(connect(port)) for _ in range(3)]

@@ -59,7 +59,7 @@ def test_what_changes_something_has_a_limit_of_its_own() -> None:
     asyncio.run(run())
 
 
-def test_the_answer_429_is_held_back_for_as_many_requests_as_there_is_room_for() -> None:
+def test_the_answer_429_is_held_back_while_there_is_room() -> None:
     async def run() -> None:
         calls = Calls(rate=1e-6, burst=1, refusal_seconds=3600, refusals_held=2)
         assert await calls("GET") == 202

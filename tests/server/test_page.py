@@ -92,7 +92,7 @@ def messages_of(answer: httpx.Response) -> Iterator[tuple[str, Any]]:
             yield event, json.loads(line.removeprefix("data: "))
 
 
-def test_a_stream_begins_with_the_document_and_goes_on_with_what_changes(served: Served) -> None:
+def test_a_stream_begins_with_the_document_and_sends_changes(served: Served) -> None:
     with served.http.stream("GET", f"{JOB}/page/stream") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         messages = messages_of(answer)
@@ -128,7 +128,7 @@ def test_the_server_stops_while_somebody_looks(tmp_path: Path) -> None:
         assert len(list(messages)) < 100, "it ends"
 
 
-def test_the_document_is_made_again_only_when_something_has_changed_or_time_has_passed(tmp_path: Path) -> None:
+def test_the_document_is_remade_only_after_a_change_or_a_while(tmp_path: Path) -> None:
     made = State(tmp_path / "state")
     time = 0.0
     view = PageView(Ledger(made.path), lambda: time)

@@ -41,7 +41,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield found
 
 
-def test_nothing_but_health_and_the_files_of_the_page_is_without_a_token(served: Served) -> None:
+def test_only_health_and_the_files_of_the_page_need_no_token(served: Served) -> None:
     with httpx.Client(base_url=served.server.url) as http:
         for page in PAGES:
             for method in ("GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "TRACE"):

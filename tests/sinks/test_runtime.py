@@ -25,7 +25,7 @@ WHO = "sink 'out'"
 
 @pytest.mark.core
 @pytest.mark.parametrize("form", ["{}", "file:{}", "{}/"])
-def test_i3_below_a_jobs_checkpoint_nothing_is_written_without_its_identity(tmp_path: Path, form: str) -> None:
+def test_i3_below_a_jobs_checkpoint_only_the_job_itself_writes(tmp_path: Path, form: str) -> None:
     checkpoint = form.format(tmp_path / "queries" / "q" / "checkpoint")
     mine = Identity(job="j", incarnation=1, start=5, checkpoint=checkpoint)
     assert identity_of({"checkpointLocation": checkpoint}, WHO) is OUTSIDE, "no job has its state there"
@@ -82,7 +82,7 @@ def test_unreadable_positions_are_unknown(checkpoint: str, tmp_path: Path, monke
         assert remembered(uri) is None
 
 
-def test_a_sink_gets_no_other_uid_while_its_last_epoch_may_be_repeated(checkpoint: str) -> None:
+def test_a_sink_keeps_its_uid_while_its_last_epoch_may_repeat(checkpoint: str) -> None:
     remember(checkpoint, MINE, START)
     with pytest.raises(ConfigurationError, match="was 'out' and is 'other' now, and epoch 7 was committed"):
         refuse_other_uid(checkpoint, "other", 1, "query-id")

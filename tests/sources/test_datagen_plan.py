@@ -91,7 +91,7 @@ def test_the_default_start_is_the_time_that_it_says() -> None:
     assert instant(DEFAULT_START).value == DEFAULT_START_US * 1000
 
 
-def test_pace_goes_by_the_clock_from_a_start_that_survives_a_restart() -> None:
+def test_pace_follows_the_clock_from_a_start_that_is_remembered() -> None:
     now = [1_000.0]
 
     class Clocked(DataGen):

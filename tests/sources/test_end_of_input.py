@@ -52,7 +52,7 @@ def write_epoch(checkpoint: Path, number: int, *, committed: bool = True, **ende
         (checkpoint / "commits" / str(number)).write_text("v1\n{}")
 
 
-def test_the_marker_comes_when_all_sources_have_ended_and_then_the_flush() -> None:
+def test_the_marker_comes_when_all_sources_ended_then_the_flush() -> None:
     assert next_offset(START, ("a", "b"), None, 0) is START
     assert next_offset(START, ("a", "b"), epoch(3, a=True, b=False), 0) is START
     marker = next_offset(START, ("a", "b"), epoch(4, a=True, b=True), 0)
@@ -78,16 +78,14 @@ def test_lines_of_other_sources_are_passed_over() -> None:
     assert all_ended(logged, ("a",))
 
 
-def test_policy_max_in_the_checkpoint_is_refused_before_the_marker() -> None:
+def test_a_checkpoints_policy_max_is_refused_before_the_marker() -> None:
     with pytest.raises(ConfigurationError, match="multipleWatermarkPolicy"):
         next_offset(START, ("a",), epoch(1, "max", a=True), 0)
     assert next_offset(START, ("a",), epoch(1, "max", a=False), 0) is START
 
 
 @given(st.lists(st.booleans(), max_size=12), st.integers(0, 3), st.booleans())
-def test_each_planner_makes_exactly_two_epochs_after_the_end_and_none_before(
-    ends: list[bool], before: int, flushed: bool
-) -> None:
+def test_each_planner_makes_exactly_two_epochs_after_the_end(ends: list[bool], before: int, flushed: bool) -> None:
     """Whatever is committed between, and whatever an earlier planner left."""
     offset = first = EndOffset("a~end", before, flushed)
     ended, made = False, 0
@@ -101,7 +99,7 @@ def test_each_planner_makes_exactly_two_epochs_after_the_end_and_none_before(
     assert made <= 2
 
 
-def test_offsets_survive_json_and_are_distinguished_from_those_of_channel_sources() -> None:
+def test_offsets_survive_json_and_differ_from_channel_sources() -> None:
     raw = json.loads(json.dumps(EndOffset("a~end", 3, True).to_json()))
     assert EndOffset.from_json(raw, "a~end") == EndOffset("a~end", 3, True)
     assert is_end_of_input_offset(raw)
@@ -122,7 +120,7 @@ def test_a_foreign_offset_is_refused(raw: dict[str, Any]) -> None:
         EndOffset.from_json(raw, "a~end")
 
 
-def test_the_markers_uid_does_not_depend_on_the_order_of_sources_and_is_always_a_uid() -> None:
+def test_the_markers_uid_is_valid_whatever_the_order_of_sources() -> None:
     assert marker_uid(("b", "a")) == marker_uid(("a", "b")) == "a~end"
     long = "x" * MAX_UID
     assert len(marker_uid((long,))) <= MAX_UID
@@ -155,9 +153,7 @@ def test_committed_epochs_are_followed_one_by_one(tmp_path: Path) -> None:
     assert newest is not None and newest.epoch == 1 and all_ended(newest, ("a",))
 
 
-def test_an_idle_query_looks_at_a_remote_log_now_and_then_and_after_an_epoch_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_query_rarely_looks_at_a_remote_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=0.0)
     epochs = CommittedEpochs(str(tmp_path), lambda: clock.now)
     monkeypatch.setattr(epochs, "_remote", True)
@@ -203,7 +199,7 @@ def test_the_reader_decides_from_the_checkpoint_it_is_given(tmp_path: Path, monk
     assert reader.latestOffset(flush, None) == flush  # type: ignore[arg-type]
 
 
-def test_a_new_planner_puts_its_event_time_back_behind_the_first_epoch_and_makes_none_without(tmp_path: Path) -> None:
+def test_a_new_planner_puts_its_event_time_back_behind_one_epoch(tmp_path: Path) -> None:
     """And what an epoch has put back is the same in its replay."""
     checkpoint, place = tmp_path / "checkpoint", registry.new_folder()
     write_epoch(checkpoint, 3, a=False)

@@ -42,9 +42,7 @@ def limit(folder: Path, value: Json) -> int:
     return found.event.sequence
 
 
-def test_an_available_now_run_under_a_limit_waits_can_be_stopped_and_reads_everything(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_limited_available_now_run_waits_stops_and_reads_all(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
     job = available_now(spark, tmp_path, 50)
     job.start()

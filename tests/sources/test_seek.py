@@ -181,7 +181,7 @@ def test_a_hybrid_source_asks_the_source_of_the_stage() -> None:
     assert ids(run, "two/0", "seq") == [0, 1, 2, 3, 19]
 
 
-def test_a_stage_whose_end_is_the_next_ones_beginning_is_not_skipped() -> None:
+def test_a_stage_that_ends_where_the_next_begins_is_not_skipped() -> None:
     run = hybrid(**{"one.seam": "channel:seq"})
     run.epoch()
     refused(run, "one/0", 5, "the next stage begins right after the rows that were read of this one")

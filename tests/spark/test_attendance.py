@@ -93,7 +93,7 @@ def test_stacks_of_processes_come_through_the_state_directory(state: str) -> Non
     assert not [path.name for path in folder_of(state).iterdir()]
 
 
-def test_a_worker_that_serves_another_job_lets_the_watcher_of_the_first_end(state: str, tmp_path: Path) -> None:
+def test_a_worker_that_serves_another_job_ends_the_first_watcher(state: str, tmp_path: Path) -> None:
     other = str(tmp_path / "other")
     process = attending(state, "q", other)
     try:

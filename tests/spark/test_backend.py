@@ -57,14 +57,14 @@ def test_the_driver_s_jvm(spark: SparkSession) -> None:
     assert not CLASSIC.has_class(spark, "io.delta.tables.NoSuchTable")
 
 
-def test_sources_of_a_plan_have_their_options_with_keys_in_lower_case(spark: SparkSession) -> None:
+def test_sources_of_a_plan_have_options_with_lower_case_keys(spark: SparkSession) -> None:
     (found,) = CLASSIC.sources(counting(spark, uid="a", rowLimit="5"))
     assert (found.format, found.uid, found.options) == ("counting", "a", {"uid": "a", "rowlimit": "5"})
     (found,) = CLASSIC.sources(spark.readStream.format("rate").option("uid", "r").load())
     assert (found.format, found.uid) == ("rate", "r")
 
 
-def test_sources_of_a_plan_in_its_order_each_as_often_as_it_occurs(spark: SparkSession) -> None:
+def test_sources_of_a_plan_keep_their_order_and_repetitions(spark: SparkSession) -> None:
     def timed(frame: DataFrame) -> DataFrame:
         return frame.withColumn("t", F.timestamp_seconds("n")).withWatermark("t", "1 minute")
 
@@ -84,7 +84,7 @@ def test_sources_of_a_plan_in_its_order_each_as_often_as_it_occurs(spark: SparkS
 
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])
-def test_sources_of_a_plan_show_sparks_file_and_delta_streams_as_its_own(
+def test_sources_of_a_plan_show_file_and_delta_streams_as_sparks(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:
     spark.range(2).write.format(form).save(str(tmp_path / "t"))

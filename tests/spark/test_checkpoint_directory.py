@@ -60,7 +60,7 @@ def test_drafts_of_killed_drivers_are_removed_wherever_they_are(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("manager", ["FileContextBasedCheckpointFileManager", "FileSystemBasedCheckpointFileManager"])
-def test_a_driver_killed_while_spark_wrote_its_first_offsets_starts_again(lab: JobHarness, manager: str) -> None:
+def test_a_driver_killed_in_sparks_first_offsets_starts_again(lab: JobHarness, manager: str) -> None:
     """Spark itself refuses the start for good: STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY."""
     jvm = lab.spark._jvm
     assert jvm is not None

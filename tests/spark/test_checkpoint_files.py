@@ -141,9 +141,7 @@ def test_a_manager_that_was_chosen_for_hadoop_is_kept(plain: SparkSession, tmp_p
         hadoop.unset(FILE_MANAGER)
 
 
-def test_a_job_keeps_a_manager_that_was_chosen_and_its_state_continues_under_either(
-    lab: JobHarness, plain: SparkSession
-) -> None:
+def test_a_job_keeps_a_chosen_manager_and_its_state_fits_either(lab: JobHarness, plain: SparkSession) -> None:
     """Also when Spark's default was chosen; each time beside what a killed driver leaves of an epoch's files."""
     rows = sx.with_watermark(lab.source(counts="60,60", max_rows_per_epoch=20), "ts", "10 seconds")
     windows = rows.groupBy(F.window("ts", "10 seconds")).count().select("window.start", "count")

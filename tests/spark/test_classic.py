@@ -62,7 +62,7 @@ def test_an_observer_refuses_spark_connect(tmp_path: Path) -> None:
         *(("SPARK_CONNECT_MODE", "1"), ("spark.api.mode", "connect"), ("spark.remote", "sc://127.0.0.1")),
     ],
 )
-def test_session_refuses_variables_and_settings_that_ask_for_connect(
+def test_variables_and_settings_that_ask_for_connect_are_refused(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name.isupper():

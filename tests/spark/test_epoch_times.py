@@ -58,7 +58,7 @@ def test_a_plan_without_a_shuffle() -> None:
     assert plan_of(plan, {**values, "30": "480 ms"}).reading_most == 200
 
 
-def test_a_plan_with_state_and_functions_on_both_sides_of_a_shuffle() -> None:
+def test_a_plan_with_functions_on_both_sides_of_a_shuffle() -> None:
     state = node(2, "FlatMapGroupsInPandasWithState", time_to_update=20, time_to_commit_changes=21)
     state["metrics"] += python(2, 22)["metrics"]
     last = (node(3, "Exchange"), python(4, 40), node(5, "MicroBatchScan"))
@@ -67,7 +67,7 @@ def test_a_plan_with_state_and_functions_on_both_sides_of_a_shuffle() -> None:
     assert plan_of(plan, values) == PlanTime(True, 7, 61, 90, 2)
 
 
-def test_the_side_of_a_join_that_is_sent_to_all_tasks_is_no_shuffle() -> None:
+def test_the_broadcast_side_of_a_join_is_no_shuffle() -> None:
     assert not plan_of(graph(node(0, "BroadcastExchange"), node(1, "Scan"), edges="1>0"), {}).shuffled
 
 
@@ -83,7 +83,7 @@ def test_of_each_run_the_newest_epoch_that_is_committed() -> None:
     assert {run: [job.epoch for job in of] for run, of in found.items()} == {"a": [3, 3]}
 
 
-def test_jobs_of_others_and_stages_that_were_skipped_are_left_out() -> None:
+def test_jobs_of_others_and_skipped_stages_are_left_out() -> None:
     info = {"description": "count at x", "status": "SUCCEEDED"}
     assert job_of({"info": info}) is None
     assert job_of({"info": {**info, "description": "n\nid = i\nrunId = r\nbatch = 3", "status": "FAILED"}}) is None

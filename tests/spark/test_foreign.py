@@ -34,9 +34,7 @@ class Lending:
         pass
 
 
-def test_a_property_that_is_lent_at_the_start_reaches_the_tasks_and_not_the_caller(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_property_lent_at_the_start_reaches_only_the_tasks(spark: SparkSession, tmp_path: Path) -> None:
     @F.udf("string")
     def lent(n: int) -> str | None:
         from pyspark import TaskContext

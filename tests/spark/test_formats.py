@@ -68,7 +68,7 @@ def test_a_shipped_class_is_found_under_its_own_name(name: str, place: str) -> N
     assert (found.name(), f"{found.__module__}:{found.__qualname__}") == (name, place)
 
 
-def test_a_shipped_class_is_imported_when_it_is_asked_for_and_no_other() -> None:
+def test_only_the_shipped_class_asked_for_is_imported() -> None:
     code = """
         import sys
         from spark_ext.spark.session import formats
@@ -98,7 +98,7 @@ def test_the_class_registered_last_wins_also_over_one_that_ships() -> None:
     assert formats.known()["datagen"] is Mine
 
 
-def test_a_class_that_was_never_registered_is_named_with_what_to_do() -> None:
+def test_a_class_never_registered_is_named_with_advice() -> None:
     with pytest.raises(ConfigurationError, match=r"Forgotten has the format name 'forgotten' and is not") as refused:
         operators.is_source("forgotten")
     assert refused.value.do == "call spark_ext.register(spark, Forgotten) before the query is defined"
@@ -156,7 +156,7 @@ def test_a_sink_becomes_a_data_source_of_spark() -> None:
     assert isinstance(made, SinkAdapter) and type(made.sink) is Nowhere and made.sink.options.commit_attempts == 3
 
 
-def test_a_data_source_of_spark_stays_what_it_is_and_anything_else_is_refused() -> None:
+def test_a_data_source_of_spark_stays_and_all_else_is_refused() -> None:
     class Plain(DataSource):
         pass
 
@@ -181,7 +181,7 @@ def test_an_instance_is_sent_without_its_adapters_class() -> None:
     assert b"_make_skeleton_class" in cloudpickle.dumps(formats.data_source(DataGen))
 
 
-def test_a_class_of_main_is_sent_by_value_and_works_where_its_main_is_another() -> None:
+def test_a_class_of_main_is_sent_by_value_and_works_elsewhere() -> None:
     """As from a notebook: the process that receives it has never seen the code."""
     sender = """
         import sys
@@ -213,7 +213,7 @@ def test_a_class_of_main_is_sent_by_value_and_works_where_its_main_is_another() 
 
 
 @pytest.mark.parametrize("kind", [Renamed, Nowhere])
-def test_a_class_that_was_given_to_spark_itself_is_refused_with_what_to_do(kind: type[Any]) -> None:
+def test_a_class_given_to_spark_itself_is_refused_with_advice(kind: type[Any]) -> None:
     """By what Spark does with it: it checks the class, makes an instance and asks it for a reader or writer."""
     assert issubclass(kind, DataSource)
     made = sent(sent(kind)(options={"uid": "a"}))

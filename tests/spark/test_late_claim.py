@@ -70,9 +70,7 @@ def test_nothing_is_planned_before_the_target_is_claimed(mine: Registration, tmp
     assert not late_claim.await_claim(replace(mine, claims_after=None))
 
 
-def test_an_epoch_that_an_older_driver_planned_before_the_claim_is_completed_first(
-    mine: Registration, tmp_path: Path
-) -> None:
+def test_an_epoch_planned_by_an_older_driver_is_completed_first(mine: Registration, tmp_path: Path) -> None:
     driver = answer(mine, tmp_path, meanwhile=lambda: plan(mine, 2))
     with pytest.raises(TransientError, match="an older driver of the job planned epoch 2"):
         late_claim.before_planning(mine)
@@ -106,9 +104,7 @@ def test_what_a_planner_of_another_start_asks_for_does_not_count(mine: Registrat
 
 
 @pytest.mark.parametrize("repeated", [False, True], ids=["planned", "repeated"])
-def test_a_source_waits_for_the_claim_before_an_epoch_is_planned_or_repeated(
-    mine: Registration, tmp_path: Path, repeated: bool
-) -> None:
+def test_a_source_waits_for_it_before_planning_or_repeating(mine: Registration, tmp_path: Path, repeated: bool) -> None:
     source = memory(Store({"a": 3}))
     reader = ChannelReader(source, StructType())
     reader._planner = Planner(source, mine, NoLedger())

@@ -57,9 +57,7 @@ def test_other_options_in_the_same_session_are_refused(session: SparkSession, tm
 
 
 @pytest.mark.parametrize("state", ["s3://bucket/state", "s3a://bucket/state", "abfss://a@b/state"])
-def test_a_state_directory_that_spark_cannot_open_is_refused_before_the_start(
-    session: SparkSession, state: str
-) -> None:
+def test_a_state_directory_spark_cannot_open_is_refused_early(session: SparkSession, state: str) -> None:
     with pytest.raises(EnvironmentProblem, match=f"no file system for {state.partition(':')[0]}://") as no:
         sx.Job(session, "j", state=state)
     assert "before the JVM starts" in no.value.do
@@ -81,7 +79,7 @@ def test_bad_storage_is_refused_before_anything_starts() -> None:
         sx.session("x", storage_options={"aws_endpoint_url": "http://127.0.0.1:9"})
 
 
-def test_the_record_of_many_packages_has_a_name_that_file_systems_take(tmp_path: Path) -> None:
+def test_the_record_of_many_packages_has_a_name_fit_for_files(tmp_path: Path) -> None:
     coordinates = object_stores.s3_coordinates()
     assert coordinates.startswith("org.apache.hadoop:hadoop-aws:3.")
     names = {_note(text, tmp_path, {}).name for text in (coordinates, f"{coordinates},a:b:1")}

@@ -42,9 +42,7 @@ def test_the_same_query_may_publish_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"job": "other"}, {"query": "other"}, {"job_id": "other"}])
-def test_a_uid_of_another_running_query_is_refused_and_nothing_is_written(
-    tmp_path: Path, change: dict[str, str]
-) -> None:
+def test_another_running_querys_uid_is_refused_without_a_write(tmp_path: Path, change: dict[str, str]) -> None:
     registry.publish([registration()], tmp_path)
     with pytest.raises(ConfigurationError, match="uid 's' is in use by query 'q' of job 'j'"):
         registry.publish([registration(uid="fresh", **change), registration(**change)], tmp_path)
@@ -59,7 +57,7 @@ def test_a_withdrawn_uid_is_free_again(tmp_path: Path) -> None:
     registry.publish([registration(job="other")], tmp_path)
 
 
-def test_an_older_incarnation_neither_replaces_nor_withdraws_a_newer_one(tmp_path: Path) -> None:
+def test_an_older_incarnation_cannot_replace_or_withdraw_a_newer(tmp_path: Path) -> None:
     """Both may be in one session, when a job is taken over in a notebook."""
     older, newer = registration(incarnation=1), registration(incarnation=2)
     registry.publish([older], tmp_path)
@@ -99,7 +97,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
             registry.lookup("s", place)
 
 
-def test_what_a_cleaner_has_deleted_is_written_again_until_it_is_withdrawn(tmp_path: Path) -> None:
+def test_what_a_cleaner_deleted_is_rewritten_until_withdrawn(tmp_path: Path) -> None:
     place = tmp_path / "registry"
     entries = [registration(), registration(uid="t")]
     mine = Registrations(entries, place)

@@ -57,7 +57,7 @@ def test_one_that_was_moved_aside_is_replaced_by_the_next_start(place: Path, mon
     assert names(place) == ["checkpoint", "checkpoint.until-20240506T000000000000"]
 
 
-def test_a_copy_beside_a_checkpoint_that_was_not_moved_is_deleted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_beside_an_unmoved_checkpoint_is_deleted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(monkeypatch, FailPoint.RESCALE_BEFORE_MOVING_ASIDE, place)
     assert not take(str(place)) and len(names(place)) == 2, "whoever does not own the job changes nothing"
     assert not complete(str(place)) and content(place) == "first"
@@ -65,7 +65,7 @@ def test_a_copy_beside_a_checkpoint_that_was_not_moved_is_deleted(place: Path, m
 
 
 @pytest.mark.parametrize("aside", [None, "checkpoint.until-20240506T000001000000", "elsewhere"])
-def test_a_copy_does_not_replace_what_was_removed_for_another_reason(
+def test_a_copy_does_not_replace_what_was_removed_otherwise(
     place: Path, monkeypatch: pytest.MonkeyPatch, aside: str | None
 ) -> None:
     """Deleted by hand, reset, or moved with a query that has another name now: the copy is older than that."""
@@ -77,9 +77,7 @@ def test_a_copy_does_not_replace_what_was_removed_for_another_reason(
     assert not complete(str(place)) and content(place) is None
 
 
-def test_of_two_copies_the_one_counts_for_which_the_checkpoint_was_moved(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_copies_the_one_the_checkpoint_moved_for_counts(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(monkeypatch, FailPoint.RESCALE_BEFORE_MOVING_ASIDE, place)
     (place.with_name("checkpoint.rescaled-20240506T000000000000") / "metadata").write_text("older copy")
     interrupted(monkeypatch, FailPoint.RESCALE_MOVED_ASIDE, place, AT + timedelta(seconds=1))

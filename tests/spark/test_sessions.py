@@ -128,7 +128,7 @@ def test_shipped_connectors_are_registered(spark: SparkSession, name: str) -> No
     assert manager.dataSourceExists(name)
 
 
-def test_a_source_that_was_given_to_spark_itself_is_refused_with_what_to_do(spark: SparkSession) -> None:
+def test_a_source_given_to_spark_itself_is_refused_with_advice(spark: SparkSession) -> None:
     class Given(DataGen):
         @classmethod
         def name(cls) -> str:

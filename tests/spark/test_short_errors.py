@@ -133,7 +133,7 @@ def in_a_thread(work: Callable[[], Any]) -> Any:
     return found[0]
 
 
-def test_in_a_thread_without_a_session_the_way_out_is_said_and_works(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_thread_without_a_session_is_told_a_way_out_that_works(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
     rows = numbers(spark, "in", counts="3")
 

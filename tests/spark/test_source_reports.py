@@ -66,7 +66,7 @@ def test_nothing_is_made_up(end: Any, latest: Any) -> None:
     assert reports(other("KafkaV2[Subscribe[t]]", end, latest))["KafkaV2"].lag_rows is None
 
 
-def test_sources_of_one_class_are_numbered_and_described_without_what_follows() -> None:
+def test_sources_of_a_class_are_numbered_and_described_briefly() -> None:
     found = reports(
         other("FileStreamSource[file:/secret/a]"),
         other("DeltaSource[s3://b]", numFilesOutstanding="12"),

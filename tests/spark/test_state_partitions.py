@@ -66,9 +66,7 @@ def test_state_that_is_always_in_one_partition_is_refused(
     assert refusal.value.operator == "job a, query b"
 
 
-def test_what_cannot_be_repartitioned_is_refused_before_spark_changes_anything(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_what_cannot_be_repartitioned_is_refused_beforehand(spark: SparkSession, tmp_path: Path) -> None:
     add_files(tmp_path / "in", range(2))
     kind, checkpoint, plain = KINDS["aggregation"], tmp_path / "checkpoint", tmp_path / "plain"
     with pytest.raises(StateError, match="no epoch of the query is committed"):

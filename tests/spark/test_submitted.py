@@ -40,7 +40,7 @@ def test_nothing_is_submitted_to_a_program_of_its_own(monkeypatch: pytest.Monkey
     assert submitted_settings() == {}
 
 
-def test_settings_of_the_command_line_come_before_those_of_sessions_and_behind_the_program_s() -> None:
+def test_command_line_settings_rank_between_session_and_program() -> None:
     from spark_ext.spark.session.sessions import _settings
 
     submitted = {

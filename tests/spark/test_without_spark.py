@@ -53,7 +53,7 @@ except EnvironmentProblem as problem:
 
 
 @pytest.mark.process
-def test_the_command_line_reads_without_spark_and_says_what_a_run_needs(tmp_path: Path) -> None:
+def test_the_command_line_reads_status_and_says_what_a_run_needs(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text("def job(spark): ...")
     command = "sys.argv[1:] = {!r}\nfrom spark_ext.cli import main\nmain()"
     run = without_spark(command.format(["run", str(tmp_path / "job.py")]))
@@ -64,9 +64,7 @@ def test_the_command_line_reads_without_spark_and_says_what_a_run_needs(tmp_path
 
 
 @pytest.mark.parametrize("version", ["3.5.1", "4.1.4", "4.3.0"])
-def test_a_pyspark_that_is_not_supported_is_refused_before_java_starts(
-    monkeypatch: pytest.MonkeyPatch, version: str
-) -> None:
+def test_an_unsupported_pyspark_is_refused_before_java_starts(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     import pyspark
 
     monkeypatch.setattr(pyspark, "__version__", version)
@@ -87,9 +85,7 @@ def test_a_name_that_an_old_pyspark_lacks_is_explained(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("version", ["4.3.1", "4.5.0"])
-def test_a_delta_for_another_spark_is_refused_before_its_jar_is_looked_for(
-    monkeypatch: pytest.MonkeyPatch, version: str
-) -> None:
+def test_a_delta_for_another_spark_is_refused_before_its_jar(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(metadata, "version", lambda name: version)
     with pytest.raises(EnvironmentProblem, match=f"delta-spark is {version}, and Spark 4.2 needs Delta 4.4"):
         jars.delta_jars({})

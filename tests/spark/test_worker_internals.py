@@ -13,7 +13,7 @@ from pyspark import worker
 from spark_ext.worker_internals import report_without_waiting
 
 
-def test_the_worker_takes_its_serializers_and_reports_its_times_as_expected() -> None:
+def test_the_worker_has_the_expected_serializers_and_times() -> None:
     # `main` looks these functions up when it runs, so that another one can be put in their place before.
     source = inspect.getsource(worker.main)
     assert "func, profiler, deserializer, serializer = read_udtf(" in source

@@ -32,7 +32,7 @@ def test_nothing_is_frozen_outside_a_worker(monkeypatch: pytest.MonkeyPatch) -> 
     assert gc.get_freeze_count() == 0
 
 
-def test_a_worker_freezes_what_is_loaded_once_and_again_when_more_is(
+def test_a_worker_freezes_what_is_loaded_and_again_when_more_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Counted roughly: other threads of a test process free some objects meanwhile."""

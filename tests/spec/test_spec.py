@@ -131,7 +131,7 @@ def offset(running: dict[str, int]) -> dict[str, Any]:
     return SourceOffset("in", 1, {name: Running(at) for name, at in running.items()}).to_json()
 
 
-def test_the_rows_up_to_an_offset_include_channels_that_have_finished() -> None:
+def test_rows_up_to_an_offset_include_finished_channels() -> None:
     named = (Finished(2, "b", 20),)
     written = SourceOffset("in", 1, {"c": Running(5)}, named, confirmed=1, sequence=2).to_json()
     assert traces.total([written], "in", {1: 10, 2: 20, 3: 30}) == 35
@@ -139,7 +139,7 @@ def test_the_rows_up_to_an_offset_include_channels_that_have_finished() -> None:
     assert traces.total(None, "in", {}) is None
 
 
-def test_an_epoch_whose_offsets_are_gone_has_the_rows_of_the_target() -> None:
+def test_an_epoch_without_its_offsets_has_the_targets_rows() -> None:
     def row(epoch: int, offsets: object) -> EpochRow:
         return EpochRow(
             query="q", query_id="id", epoch=epoch, lineage=1, incarnation=1, input_rows=None, committed_at=NOW,
@@ -158,7 +158,7 @@ def test_a_trace_that_is_stored_is_the_same() -> None:
     assert len(recorded().jobs) == 5
 
 
-def test_the_model_allows_the_trace_of_a_job_that_was_killed_and_not_without_any_one_event_or_rule() -> None:
+def test_the_model_allows_a_killed_jobs_trace_only_in_full() -> None:
     trace = recorded()
     shortened: dict[object, Trace] = {
         (part, place): trace.without(part, place)

@@ -269,7 +269,7 @@ class TestButtons:
         assert control.buttons() is control
 
 
-def test_a_relative_path_is_the_same_job_wherever_the_process_goes(
+def test_a_relative_path_is_one_job_wherever_the_process_goes(
     state: State, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(state.folder.parent)

@@ -9,7 +9,7 @@ Kit = TypeVar("Kit")
 
 SAME_IN_ALL_MODES: Final = (
     "_i4_", "_i5_", "_are_retried_with_back_off_", "_an_empty_", "_the_same_uid_", "_an_option_",
-    "_bad_rows_an_attempt_", "_bad_rows_many_", "_bad_rows_more_", "_bad_rows_of_a_committed_",
+    "_bad_rows_give_way_", "_bad_rows_many_", "_bad_rows_more_", "_bad_rows_of_a_committed_",
     "_bad_rows_of_an_older_", "_bad_rows_outside_", "_bad_rows_without_", "_of_which_all_rows_are_bad",
 )  # fmt: skip
 """Parts of the names of tests of sinks whose outcome the claim and the base class decide, in one way for all modes."""

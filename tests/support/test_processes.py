@@ -28,7 +28,7 @@ def family(tmp_path: Path) -> Tree:
     return Tree([sys.executable, "-c", FAMILY], tmp_path / "family.log")
 
 
-def test_a_tree_is_found_whole_also_without_its_head_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_tree_is_found_whole_even_without_its_head(tmp_path: Path) -> None:
     with family(tmp_path) as tree:
         until(lambda: len(tree.members()) == 3, "parent, child and grandchild")
         tree.kill()
@@ -47,9 +47,7 @@ def test_a_tree_is_ended_when_the_test_fails(tmp_path: Path) -> None:
     assert tree.members() == []
 
 
-def test_a_kill_hits_nobody_too_late_and_all_when_the_clock_is_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_hits_only_the_living_even_if_the_clock_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Start times move with the clock; that of the boot is what psutil adds to them."""
     with family(tmp_path) as tree:
         until(lambda: len(tree.members()) == 3, "parent, child and grandchild")

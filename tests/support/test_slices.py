@@ -38,7 +38,7 @@ passed = {commit = "a2", date = 2026-11-01, seconds = 7}
 """
 
 
-def test_each_test_file_is_in_one_slice_and_no_pattern_is_for_nothing() -> None:
+def test_each_test_file_is_in_one_slice_and_no_pattern_is_idle() -> None:
     now, slices = read(FILE.read_text(encoding="utf-8"))
     files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
     for file in files:
@@ -69,7 +69,7 @@ def test_the_next_slice_is_the_one_whose_pass_is_the_oldest() -> None:
     assert [oldest(slices, now).number for now in (1, 2, 3)] == [2, 3, 1]
 
 
-def test_a_pass_is_written_where_the_slice_is_and_nothing_else_changes() -> None:
+def test_a_pass_is_written_at_its_slice_and_changes_nothing_else() -> None:
     text = with_pass(TEXT, "all", Pass("b2", date(2026, 11, 28), 640))
     assert text == TEXT.replace(
         '{commit = "a1", date = 2026-11-02, seconds = 7}', '{commit = "b2", date = 2026-11-28, seconds = 640}'
@@ -84,7 +84,7 @@ def configured(given: str, source: pytest.Config.ArgsSource) -> Any:
     return config.option.slice
 
 
-def test_a_worker_takes_the_slice_that_is_on_unless_tests_are_named() -> None:
+def test_a_worker_takes_the_current_slice_unless_tests_are_named() -> None:
     now, slices = read(FILE.read_text(encoding="utf-8"))
     assert configured("now", pytest.Config.ArgsSource.TESTPATHS) == str(now)
     assert configured("core", pytest.Config.ArgsSource.TESTPATHS) == "core"
@@ -108,7 +108,7 @@ def test_a_pass_is_recorded_by_a_whole_run_alone() -> None:
         assert not is_whole(run_of(**changed)), changed
 
 
-def test_a_folder_is_over_by_a_tenth_and_not_because_the_machine_is_slow() -> None:
+def test_a_folder_is_over_by_a_tenth_but_not_by_a_slow_machine() -> None:
     spent = {"tests/jobs": 111.0, "tests/new": 2.0, "tests/model": 0.5}
     assert over(spent, {"tests/jobs": 100}, 1.0) == {"tests/jobs", "tests/new"}
     assert over(spent, {"tests/jobs": 100}, 2.5) == set()

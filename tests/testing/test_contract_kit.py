@@ -47,7 +47,7 @@ SINK_BUGS = {
     "does not look at the fence when it commits": Bug(
         "epoch.check_target(self._held(db), last, self._who)",
         "pass",
-        ("c7_", "c11_", "i5_an_equal", "i5_an_empty", "i7_a_target_that_is_dropped_under"),
+        ("c7_", "c11_", "i5_an_equal", "i5_an_empty", "i7_a_target_dropped_under_a_running"),
     ),
     "does not look whose the uid is": Bug("if owner and owner[0] != claim.job_id:", "if False:", ("c10_the_same_uid",)),
     "shows rows before the epoch is there": Bug(

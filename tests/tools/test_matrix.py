@@ -36,7 +36,7 @@ def test_a_library_without_a_lower_bound_is_refused() -> None:
         matrix.oldest(table(["a>=1", "loose<3"]))
 
 
-def test_every_library_of_this_project_has_a_lower_bound_and_the_tested_version_is_allowed() -> None:
+def test_bounds_have_a_minimum_and_allow_the_tested_version() -> None:
     known = project()
     bounds = {Requirement(text).name.lower() for text in matrix.oldest(known)}
     assert {"pyspark", "delta-spark", "pandas", "confluent-kafka", "psycopg"} <= bounds

@@ -59,7 +59,7 @@ def test_bytes_that_are_no_text_are_read_by_nobody(tmp_path: Path, value: bytes)
         fastavro.schemaless_reader(io.BytesIO(bytes([2 * len(value)]) + value), "string", None)
 
 
-def test_what_postgres_2pc_refuses_of_a_value_the_server_refuses_of_psycopg() -> None:
+def test_what_postgres_2pc_refuses_the_server_refuses_of_psycopg() -> None:
     """Which is what the test of the source's cells has found, as it fills its tables by psycopg."""
     assert {row for row, word in kinds.SINKS["postgres_2pc"].items() if word == kinds.BAD} == {
         row
@@ -108,7 +108,7 @@ def as_csv(path: Path, rows: pa.Table) -> pa.Table:
         ("pyarrow", "files_2pc, CSV", as_csv),
     ],
 )
-def test_what_a_client_stores_of_refused_values_is_among_the_limits(
+def test_values_that_only_a_client_stores_are_among_the_limits(
     tmp_path: Path, client: str, name: str, put: Callable[[Path, pa.Table], pa.Table]
 ) -> None:
     found = set[str]()
@@ -181,7 +181,7 @@ def test_spark_has_no_form_for_intervals_of_months_in_arrow(kind: T.DataType) ->
 
 
 @pytest.mark.parametrize("day", [-719_529, -719_528, 2_932_897])
-def test_delta_rs_does_not_read_the_bounds_of_far_dates_that_it_writes(tmp_path: Path, day: int) -> None:
+def test_delta_rs_does_not_read_its_own_bounds_of_far_dates(tmp_path: Path, day: int) -> None:
     """Of the years -1, 0 and 10000: why `delta_2pc` refuses them with `optimize_interval`."""
     rows = pa.table({"id": [1], "v": pa.array([day], pa.int32()).cast(pa.date32())})
     write_deltalake(tmp_path, rows)

@@ -63,7 +63,7 @@ def test_time_in_which_the_job_did_not_exist_does_not_count() -> None:
     assert not availability(rule("availability below 100 % over 1 h"), Downtime((), ()), [], T0).low
 
 
-def test_downtime_without_an_incident_counts_for_a_rule_without_labels_alone() -> None:
+def test_downtime_without_incident_counts_for_unlabelled_rules() -> None:
     found = down(("RESTARTING", 50, ""), ("RUNNING", 50, ""))
     assert availability(rule(), found, [], at(100)).share == 0.5
     assert availability(rule(type="SYSTEM"), found, [], at(100)).share == 1

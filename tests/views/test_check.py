@@ -75,13 +75,13 @@ def test_a_driver_is_lost_if_it_is_gone_or_silent(beat: float | None, alive: boo
     assert (kinds(one) == [ProblemKind.LOST], one.state == "DOWN", one.runs is False) == (lost, lost, lost)
 
 
-def test_of_a_driver_on_another_machine_without_a_heartbeat_nothing_is_known() -> None:
+def test_nothing_is_known_of_a_remote_driver_without_heartbeat() -> None:
     one = found(job("started", 0))
     assert one.well and one.runs is None and "writes no heartbeat, available" in line(one, at(1000), "1 h")
     assert found(job("started", 0), alive=True).runs is True
 
 
-def test_the_time_since_a_driver_was_lost_is_downtime_with_the_labels_that_it_will_have() -> None:
+def test_time_since_a_drivers_loss_is_downtime_with_its_labels() -> None:
     wanted: list[dict[str, tuple[str, ...]]] = [{}, {"type": ("SYSTEM",)}, {"type": ("NETWORK",)}]
     rules = tuple(AlertRule(rule=RULE.rule, labels=labels) for labels in wanted)
     limits = Limits(max_silence=60_000, rules=rules, window=timedelta(seconds=1000))

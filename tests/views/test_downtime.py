@@ -42,7 +42,7 @@ def test_l3_a_failure_during_recovery_has_its_own_downtime() -> None:
     assert found.by_incident() == {"network": {"RESTARTING": 15}, "memory": {"RESTARTING": 15}}
 
 
-def test_l3_a_wait_for_a_slot_belongs_to_what_the_job_recovers_from_or_to_itself() -> None:
+def test_l3_a_wait_for_a_slot_belongs_to_a_recovery_or_itself() -> None:
     waits = [{**state("", "SCHEDULING", second), "incident": "slots"} for second in (1, 12, 30)]
     first, restarting, again = entered(("RUNNING", 3), ("RESTARTING", 10), ("RUNNING", 16))
     states = [waits[0], first, restarting, waits[1], again, waits[2]]
@@ -56,7 +56,7 @@ def test_the_next_failure_after_a_recovery_is_one_of_its_own() -> None:
     assert found.by_incident() == {"a": {"RESTARTING": 1}, "b": {"RESTARTING": 2}}
 
 
-def test_a_driver_that_is_lost_is_down_from_its_last_heartbeat_until_the_job_runs_again() -> None:
+def test_a_lost_driver_is_down_from_its_last_heartbeat() -> None:
     """A job that was idle for an hour was not down for that hour, though its last row is so old."""
     lost = incident("lost", 3610, "job 'j'", last_seen=at(3600).isoformat(), incarnation=1)
     jobs = job("started", 0), job("started", 3610, 2)
@@ -65,7 +65,7 @@ def test_a_driver_that_is_lost_is_down_from_its_last_heartbeat_until_the_job_run
     assert found.by_state()["RUNNING"] == 3599 + 85
 
 
-def test_the_time_after_a_failure_counts_until_the_next_start_has_come_to_run() -> None:
+def test_time_after_a_failure_counts_until_the_next_start_runs() -> None:
     """Ten minutes between FAILED and the next start are downtime."""
     states = entered(("RUNNING", 0), ("FAILED", 10), ("RUNNING", 620, 2))
     jobs = job("started", 0), job("ended", 11, 1, "FAILED"), job("started", 611, 2)
@@ -81,7 +81,7 @@ def test_a_stop_on_request_is_no_downtime() -> None:
     assert found.availability(at(0), at(620)) == 1.0
 
 
-def test_a_start_right_after_a_recovery_is_not_held_up_by_the_former_failure() -> None:
+def test_a_start_after_a_recovery_is_not_held_up_by_the_failure() -> None:
     states = entered(
         ("RUNNING", 10), ("RESTARTING", 10.5), ("RUNNING", 11), ("FINISHED", 11.2),
         ("DEPLOYING", 11.8, 2), ("RUNNING", 12.2, 2),
@@ -90,7 +90,7 @@ def test_a_start_right_after_a_recovery_is_not_held_up_by_the_former_failure() -
     assert of(states, [incident("a", 10.4)], 20, *jobs, alive=2).by_incident() == {"a": {"RESTARTING": 0.5}}
 
 
-def test_a_start_that_is_refused_leaves_the_job_down_or_stopped_as_it_was() -> None:
+def test_a_refused_start_leaves_the_job_down_or_stopped() -> None:
     def gaps(outcome: str) -> list[str]:
         refused = job("started", 20, 2), job("ended", 21, 2, "the start was refused"), job("started", 30, 3)
         found = timeline([], [job("started", 0), job("ended", 10, 1, outcome), *refused], alive=frozenset({3}))
@@ -107,7 +107,7 @@ def test_availability_of_a_window() -> None:
     assert found.availability(at(-500), at(-400)) == 1.0, "it did not exist"
 
 
-def test_a_query_that_restarts_while_the_job_runs_counts_for_itself() -> None:
+def test_a_query_restarting_in_a_running_job_counts_for_itself() -> None:
     query = [state("q", "RUNNING", 0), state("q", "RESTARTING", 10), state("q", "RUNNING", 14)]
     found = of(entered(("RUNNING", 0)) + query, [incident("a", 10)], 20)
     assert found.by_incident() == {"a": {"RESTARTING of q": 4}}

@@ -101,7 +101,7 @@ def snapshots(*, times: int) -> tuple[list[JobSnapshot], Iterator[bool]]:
     return ([job(query("q", rows=number, epochs=1)) for number in range(times + 2)], iter([False] * times + [True]))
 
 
-def test_without_a_terminal_there_is_a_line_for_each_wait_and_one_for_the_end() -> None:
+def test_without_a_terminal_each_wait_and_the_end_have_a_line() -> None:
     out = io.StringIO()
     taken, ends = snapshots(times=2)
     waited: list[float] = []

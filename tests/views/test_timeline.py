@@ -53,7 +53,7 @@ def crash_and_finish() -> Timeline:
     )  # fmt: skip
 
 
-def test_intervals_follow_one_another_and_the_last_state_ends_the_operator() -> None:
+def test_intervals_follow_in_turn_and_the_last_ends_the_operator() -> None:
     second = crash_and_finish().spans[1]
     assert second.of("q") == (
         Interval("q", "RUNNING", at(10), at(11)),
@@ -65,7 +65,7 @@ def test_intervals_follow_one_another_and_the_last_state_ends_the_operator() -> 
     assert (second.since, second.until, second.outcome) == (at(9), at(15.5), "FINISHED")
 
 
-def test_a_lost_incarnation_lasts_until_its_last_row_and_the_break_after_it_is_downtime() -> None:
+def test_a_lost_incarnation_is_downtime_after_its_last_row() -> None:
     found = crash_and_finish()
     assert (found.spans[0].until, found.spans[0].outcome) == (at(4), "lost")
     assert found.spans[0].of("q") == (Interval("q", "RUNNING", at(1), at(4)),)
@@ -77,7 +77,7 @@ def test_cumulative_time_over_incarnations() -> None:
     assert (seconds["q", "RUNNING"], seconds["q", "RESTARTING"], seconds["", DOWN]) == (3 + 1 + 2, 1, 5)
 
 
-def test_epochs_rows_and_the_steps_of_the_final_checkpoint_belong_to_their_incarnation() -> None:
+def test_epochs_rows_and_final_steps_belong_to_their_incarnation() -> None:
     first, second = crash_and_finish().spans
     assert (dict(first.epochs), dict(first.rows)) == ({"q": 2}, {"q": 10})
     assert (dict(second.epochs), dict(second.rows)) == ({"q": 1}, {"q": 30})
@@ -118,7 +118,7 @@ def test_a_row_that_is_there_twice_counts_once() -> None:
 
 
 @given(rows_of, st.randoms(use_true_random=False))
-def test_order_of_rows_is_of_no_account_and_intervals_never_overlap(
+def test_the_order_of_rows_is_ignored_and_no_intervals_overlap(
     rows: list[dict[str, Any]], shuffler: random.Random
 ) -> None:
     unique = list({(row["operator"], row["since"], row["incarnation"]): row for row in rows}.values())

@@ -65,7 +65,7 @@ def test_the_form_by_hand_is_the_one_that_works(streams: Streams) -> None:
 
 
 @pytest.mark.parametrize("flag", ["not flag", "spark_partition_id() >= 0 and not flag"], ids=["plain", "conjunct"])
-def test_a_flag_is_pushed_below_the_watermark_and_eats_the_marker(streams: Streams, flag: str) -> None:
+def test_a_flag_is_pushed_below_it_and_eats_the_marker(streams: Streams, flag: str) -> None:
     streams.put("a", HOURLY)
     streams.run(hourly(by_hand(streams.read("a"), keep=lambda df: df.where(flag))), NOW)
     assert streams.rows() == ALL[:2]
@@ -78,7 +78,7 @@ def test_telling_the_marker_by_its_time_loses_rows_without_one(streams: Streams)
     assert {row[2] for row in streams.rows()} == {0, 1, 2, 3}
 
 
-def test_a_marker_of_constants_makes_a_join_drop_rows_of_the_other_side(streams: Streams) -> None:
+def test_a_marker_of_constants_makes_a_join_drop_the_others_rows(streams: Streams) -> None:
     """In the epoch of a's marker Spark takes a's keys to be null in all of its rows, those in the state included."""
     streams.put("a", [(0.5, "x", 1)])
     streams.put("b", [(0.5, "x", 10)], [(0.6, "x", 20)])

@@ -105,14 +105,14 @@ def check(streams: Streams, shape: Shape, trigger: Mapping[str, object]) -> None
 
 # Deduplication, a join, and one after the other; windows are in F2's own test, sessions in the next one.
 @pytest.mark.parametrize("name", SHAPES)
-def test_all_is_emitted_and_state_is_empty_available_now_without_no_data_batches(streams: Streams, name: str) -> None:
+def test_all_is_emitted_by_available_now_without_no_data_batches(streams: Streams, name: str) -> None:
     streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     check(streams, SHAPES[name], NOW)
 
 
 @pytest.mark.core_for("[session]")
 @pytest.mark.parametrize("name", ["session", "chained", "distinct_by_time", "distinct_within", "full"])
-def test_all_is_emitted_and_state_is_empty_trigger_zero_with_no_data_batches(streams: Streams, name: str) -> None:
+def test_all_is_emitted_by_trigger_zero_with_no_data_batches(streams: Streams, name: str) -> None:
     streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
     streams.spark.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "1")
     streams.spark.conf.set("spark.sql.streaming.stateStore.providerClass", f"{STORES}.HDFSBackedStateStoreProvider")
@@ -201,7 +201,7 @@ def test_watermark_policy_max_is_refused(streams: Streams) -> None:
         with_watermark(streams.read("a"), "ts", "1 hour")
 
 
-def test_watermark_policy_max_set_after_the_plan_fails_the_query_before_the_marker(streams: Streams) -> None:
+def test_policy_max_set_after_the_plan_fails_before_the_marker(streams: Streams) -> None:
     marked = with_watermark(streams.read("a"), "ts", "1 hour")
     streams.spark.conf.set("spark.sql.streaming.multipleWatermarkPolicy", "max")
     with pytest.raises(StreamingQueryException, match="multipleWatermarkPolicy"):

@@ -103,7 +103,7 @@ def test_positions_stay_valid_when_old_log_files_are_deleted(place: Place) -> No
 
 
 @pytest.mark.slow(1, "sixty commits to a Delta log")
-def test_the_log_is_checkpointed_and_a_late_reader_opens_a_few_commits(local: Place) -> None:
+def test_the_log_is_checkpointed_so_a_late_reader_opens_little(local: Place) -> None:
     producer = Producer(local).claim()
     producer.parts.master.log._every = 20  # type: ignore[attr-defined]
     for number in range(60):

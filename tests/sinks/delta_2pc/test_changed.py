@@ -23,7 +23,7 @@ def restored(path: Path, version: int) -> None:
     DeltaTable(path).restore(version)
 
 
-def test_a_restore_to_an_earlier_version_is_noticed_before_the_next_commit(tmp_path: Path) -> None:
+def test_an_earlier_version_is_noticed_before_the_next_commit(tmp_path: Path) -> None:
     """RESTORE keeps the numbers under application ids and takes the rows away."""
     path = tmp_path / "t"
     driver = begun(path, 0, 1, 2)
@@ -55,7 +55,7 @@ def test_a_restore_that_brings_the_epochs_back_is_the_way_out(tmp_path: Path) ->
     assert ids(path) == [0, 1, 2, 3]
 
 
-def test_a_restore_that_undoes_what_others_did_is_accepted_under_a_running_job(tmp_path: Path) -> None:
+def test_a_restore_that_undoes_only_others_work_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "t"
     driver = begun(path, 0)
     newest = DeltaTable(path).version()
@@ -66,7 +66,7 @@ def test_a_restore_that_undoes_what_others_did_is_accepted_under_a_running_job(t
     assert ids(path) == [0, 1]
 
 
-def test_a_restore_to_a_time_is_refused_and_one_to_a_version_helps(tmp_path: Path) -> None:
+def test_a_restore_to_a_time_is_refused_but_to_a_version_helps(tmp_path: Path) -> None:
     path = tmp_path / "t"
     driver = begun(path, 0)
     newest = DeltaTable(path).version()
@@ -164,7 +164,7 @@ def test_a_backup_that_lacks_nothing_of_the_job_is_accepted(tmp_path: Path) -> N
     assert ids(path) == [0, 1]
 
 
-def test_a_table_that_was_made_anew_and_has_grown_beyond_the_kept_handle_is_another_one(tmp_path: Path) -> None:
+def test_a_new_table_that_outgrew_the_kept_handle_is_another_one(tmp_path: Path) -> None:
     path = tmp_path / "t"
     driver = begun(path, 0)
     shutil.rmtree(path)
@@ -176,7 +176,7 @@ def test_a_table_that_was_made_anew_and_has_grown_beyond_the_kept_handle_is_anot
     assert ids(path) == list(range(100, 108))
 
 
-def test_a_query_that_is_gone_is_seen_though_a_table_does_not_list_its_ids(tmp_path: Path) -> None:
+def test_a_missing_query_is_seen_though_no_table_lists_its_ids(tmp_path: Path) -> None:
     path = tmp_path / "t"
     driver = begun(path)
     driver.put(5)

@@ -102,7 +102,7 @@ def test_a_bad_table_property_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["not json", '["a"]', '{"a": 1}'])
-def test_options_that_are_no_json_object_are_refused_and_not_shown(tmp_path: Path, given: str) -> None:
+def test_options_that_are_no_json_object_are_refused_unshown(tmp_path: Path, given: str) -> None:
     with pytest.raises(ConfigurationError, match="JSON object") as caught:
         Driver(tmp_path / "t", options={"storage_options": given}).sink()
     assert given not in str(caught.value)
@@ -247,7 +247,7 @@ def test_listed_features_that_are_not_known_are_demanded(feature: str) -> None:
     assert demands(facts(7, "appendOnly", feature)) == (feature,)
 
 
-def test_a_demand_that_comes_while_the_query_runs_is_refused_at_the_commit(tmp_path: Path) -> None:
+def test_a_demand_on_a_running_query_is_refused_at_the_commit(tmp_path: Path) -> None:
     driver = claimed(Driver(tmp_path / "t"))
     driver.run(0, numbered(0, 5))
     log = tmp_path / "t" / "_delta_log"
@@ -330,7 +330,7 @@ def test_a_table_with_a_check_constraint_is_refused(spark: SparkSession, tmp_pat
         Driver(tmp_path / "t").claim()
 
 
-def test_texts_of_char_and_varchar_are_written_and_read_as_by_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_char_and_varchar_are_written_and_read_as_by_spark(spark: SparkSession, tmp_path: Path) -> None:
     place, names = f"delta.`{tmp_path}/t`", ["id", "p", "c", "v"]
     spark.sql(f"CREATE TABLE {place} (id INT, p CHAR(4), c CHAR(3), v VARCHAR(3)) USING delta PARTITIONED BY (p)")
     spark.sql(f"INSERT INTO {place} VALUES (1, 'ab', 'x', 'y ')")

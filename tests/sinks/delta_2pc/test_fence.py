@@ -61,7 +61,7 @@ def test_frozen_when_there_was_no_table(tmp_path: Path, path: Path) -> None:
     assert ids(path) == list(range(5))
 
 
-def test_frozen_when_there_was_no_table_and_the_successor_cannot_make_one(tmp_path: Path, path: Path) -> None:
+def test_frozen_without_a_table_that_its_successor_cannot_make(tmp_path: Path, path: Path) -> None:
     """Without a schema there is nothing to fence: the epoch of the older one counts, and the fence follows."""
     second = Driver(path, incarnation=2)
     with frozen(tmp_path, "delta.before_create", first_epoch, path) as zombie:
@@ -84,7 +84,7 @@ def test_frozen_before_it_adds_a_column(tmp_path: Path, path: Path) -> None:
     assert ids(path) == list(range(5))
 
 
-def test_frozen_before_its_commit_while_the_successor_adds_a_column(tmp_path: Path, path: Path) -> None:
+def test_frozen_at_its_commit_while_its_successor_adds_a_column(tmp_path: Path, path: Path) -> None:
     Driver(path).claim()
     with frozen(tmp_path, "delta.before_commit", first_epoch, path) as zombie:
         second = claimed(Driver(path, WIDER, incarnation=2, options={"merge_schema": "true"}))

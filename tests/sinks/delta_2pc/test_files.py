@@ -215,7 +215,7 @@ def test_layouts_that_cannot_be_are_refused(tmp_path: Path, text: str, partition
         Driver(tmp_path / "t", schema, options={"partition_by": partition_by}).sink().validate(schema)
 
 
-def test_a_partition_column_that_no_folder_can_have_as_its_name_is_bad_data(tmp_path: Path) -> None:
+def test_a_partition_column_unfit_to_name_a_folder_is_bad_data(tmp_path: Path) -> None:
     name = "ä" * 60
     driver = Driver(tmp_path / "t", ddl(f"id long, {name} string"), options={"partition_by": name})
     with pytest.raises(DataError, match=r"makes the name of a folder \d+ bytes long"):
@@ -385,7 +385,7 @@ def test_floats_have_no_statistics_inside_the_file() -> None:
     assert {column.path_in_schema for column in columns if column.statistics} == {"i", "s.a", "last"}
 
 
-def test_a_column_with_a_dot_does_not_give_a_float_inside_a_struct_statistics() -> None:
+def test_a_dotted_column_gives_no_statistics_to_a_nested_float() -> None:
     """Parquet's writer is given names, and both have the same."""
     inner = spark.StructType([spark.StructField("b", spark.DoubleType())])
     schema = spark.StructType([spark.StructField("a", inner), spark.StructField("a.b", spark.IntegerType())])

@@ -57,7 +57,7 @@ def _changes_data(path: Path) -> bool:
     return entry.changes_data
 
 
-def test_it_is_not_due_before_the_interval_has_passed_whoever_made_the_last_one(tmp_path: Path) -> None:
+def test_it_is_not_due_within_the_interval_of_anybodys_last_one(tmp_path: Path) -> None:
     driver = written(tmp_path / "t")
     DeltaTable(tmp_path / "t").optimize.compact()
     driver.run(6, numbered(30, 35))
@@ -155,7 +155,7 @@ def test_a_savepoint_from_before_a_compaction_is_restored(tmp_path: Path, option
     assert ids(path) == [0, 1, 2]
 
 
-def test_sorting_rewrites_only_partitions_that_have_got_small_files(tmp_path: Path) -> None:
+def test_sorting_rewrites_only_partitions_with_small_files(tmp_path: Path) -> None:
     schema = ddl("id long, name string, day date, p string")
     driver = Driver(tmp_path / "t", schema, options={"partition_by": "day,p"})
     day = datetime.date(2024, 1, 1)

@@ -108,7 +108,7 @@ def _added(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "around", [lambda inner: inner, spark.ArrayType, lambda inner: spark.MapType(spark.StringType(), inner)]
 )
-def test_a_column_with_fewer_fields_than_that_of_the_table_is_refused(tmp_path: Path, around: Any) -> None:
+def test_a_column_with_fewer_fields_than_the_tables_is_refused(tmp_path: Path, around: Any) -> None:
     def keyed(*names: str) -> spark.StructType:
         inner = spark.StructType([spark.StructField(name, spark.LongType()) for name in names])
         return spark.StructType([spark.StructField("id", spark.LongType()), spark.StructField("s", around(inner))])
@@ -217,7 +217,7 @@ def test_a_merge_keeps_the_values_of_partitions(tmp_path: Path, kind: str) -> No
     assert {add["partitionValues"]["p"] for add in _added(tmp_path / "t")} == {odd_text, other_text, None}
 
 
-def test_a_table_with_deletion_vectors_is_refused_where_the_sink_would_write_the_files(tmp_path: Path) -> None:
+def test_deletion_vectors_are_refused_if_the_sink_writes_files(tmp_path: Path) -> None:
     """delta-rs removes no file with its vector by itself: rows that are replaced would stay."""
     made = DeltaTable.create(
         tmp_path / "t", pa.schema([("id", pa.int64()), ("p", pa.timestamp("us", "UTC"))]), partition_by=["p"]

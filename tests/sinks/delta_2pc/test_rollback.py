@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "t"
 
 
-def test_rows_after_the_position_go_and_the_new_lineage_continues(path: Path) -> None:
+def test_rows_after_the_position_go_and_the_new_lineage_runs(path: Path) -> None:
     first = begun(path, 0, 1, 2, 3)
     table_id = str(DeltaTable(path).metadata().id)
     assert position(first, 1) == {"version": 2, "table": table_id, "epoch": [first.epoch(1).application, 1]}
@@ -57,7 +57,7 @@ def test_rows_after_the_position_go_and_the_new_lineage_continues(path: Path) ->
     assert ids(path) == [0, 1, 2, 3]
 
 
-def test_a_table_that_was_put_back_from_a_backup_and_written_on_is_refused(path: Path, tmp_path: Path) -> None:
+def test_a_table_from_a_backup_that_was_written_on_is_refused(path: Path, tmp_path: Path) -> None:
     first = begun(path, 0)
     shutil.copytree(path, tmp_path / "backup")
     for number in (1, 2):
@@ -86,7 +86,7 @@ def test_a_failed_restore_is_repeated(path: Path, monkeypatch: pytest.MonkeyPatc
     assert [entry["operation"] for entry in DeltaTable(path).history()].count("RESTORE") == 1
 
 
-def test_a_target_that_was_not_there_yet_is_emptied_of_what_the_sink_has_written(path: Path) -> None:
+def test_a_target_not_yet_there_is_emptied_of_the_sinks_rows(path: Path) -> None:
     driver = Start(path)
     assert position(driver, 3) is None
     Restore(path).sink().roll_back(Restore(path).its_claim, None)
@@ -99,7 +99,7 @@ def test_a_target_that_was_not_there_yet_is_emptied_of_what_the_sink_has_written
     assert [entry["operation"] for entry in DeltaTable(path).history()].count("RESTORE") == 1
 
 
-def test_compaction_in_between_is_undone_with_the_rows_that_it_had_merged(path: Path) -> None:
+def test_compaction_in_between_is_undone_with_the_rows_it_merged(path: Path) -> None:
     """The sink's uid shows that files are found though their names are spelled in another way."""
     first = Start(path, uid="a~b")
     first.begin()
@@ -133,7 +133,7 @@ def test_files_that_were_vacuumed_are_counted(path: Path) -> None:
     assert (ids(path), version(path)) == ([0, 1, 2], before), "nothing was claimed"
 
 
-def test_files_that_the_log_has_forgotten_are_not_deleted_before_the_roll_back(path: Path) -> None:
+def test_files_forgotten_by_the_log_are_kept_until_the_roll_back(path: Path) -> None:
     first = begun(path, 0, 1, 2, table_properties='{"delta.deletedFileRetentionDuration": "interval 0 seconds"}')
     there = position(first, 1)
     DeltaTable(path).optimize.compact()
@@ -267,7 +267,7 @@ def test_a_driver_of_the_old_lineage_that_wakes_up_cannot_commit(path: Path, rol
     assert ids(path) == ([0] if rolled_back else [0, 1])
 
 
-def test_a_plain_start_of_the_old_lineage_is_refused_after_a_roll_back(path: Path) -> None:
+def test_the_old_lineage_cannot_simply_start_after_a_roll_back(path: Path) -> None:
     first = begun(path, 0, 1)
     Restore(path).restore(position(first, 0))
     with pytest.raises(StateError, match=r"was rolled back .* as lineage 1, and this start continues lineage 0"):
@@ -299,7 +299,7 @@ def test_a_later_restore_by_a_user_is_noticed(path: Path, target: str, committed
     Start(path, incarnation=3, lineage=1).begin()
 
 
-def test_columns_that_later_epochs_added_go_and_may_come_again_with_another_type(path: Path) -> None:
+def test_later_columns_go_and_may_come_again_with_another_type(path: Path) -> None:
     """So rows are compared with the table's columns after the roll back, not before."""
     first = begun(path, 0, merge_schema="true")
     wide = replace(first, schema=ddl("id long, name string, extra double"))
@@ -332,7 +332,7 @@ def test_partitions_come_back_with_their_values(path: Path) -> None:
     assert table(path).sort_by("id") == before
 
 
-def test_the_epoch_of_another_sink_in_the_table_is_of_another_writer(path: Path) -> None:
+def test_another_sinks_epoch_in_the_table_is_another_writers(path: Path) -> None:
     first = begun(path, 0)
     there = position(first, 0)
     second = Start(path, uid="another", job_id="job-2", query_id="r")
@@ -365,7 +365,7 @@ def put_back(path: Path, first: Any, second: Any) -> tuple[Restore, Restore]:
     return made
 
 
-def test_two_sinks_of_a_job_that_write_one_table_go_back_together(path: Path) -> None:
+def test_two_sinks_of_a_job_in_one_table_go_back_together(path: Path) -> None:
     first, second = two(path)
     at = [position(first, 1), position(second, 101)]
     for driver, number in ((first, 2), (second, 102), (first, 3)):

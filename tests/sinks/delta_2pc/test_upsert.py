@@ -111,7 +111,7 @@ def test_the_table_is_what_the_model_says_whatever_the_epochs(
         shutil.rmtree(folder)
 
 
-def test_two_rows_of_a_key_without_newest_by_are_refused_unless_they_are_equal(tmp_path: Path) -> None:
+def test_unequal_rows_of_a_key_without_newest_by_are_refused(tmp_path: Path) -> None:
     driver = upserts(tmp_path / "t")
     with pytest.raises(DataError, match=r"2 rows of the key \(id 1, shop 'a'\), and nothing says which") as refused:
         driver.commit(0, driver.write(0, [row(1, v=1)], 0), driver.write(0, [row(1, v=2), row(2)], 1))
@@ -251,7 +251,7 @@ def test_change_data_is_written_for_those_who_read_it(tmp_path: Path) -> None:
     ]
 
 
-def test_files_that_the_sink_writes_itself_are_their_own_change_data(tmp_path: Path) -> None:
+def test_files_that_the_sink_writes_are_their_own_change_data(tmp_path: Path) -> None:
     options = {**UPSERT, "partition_by": "shop", "table_properties": '{"delta.enableChangeDataFeed": "true"}'}
     driver = Driver(tmp_path / "t", ROWS, options=options)
     driver.run(0, [row(1, shop=LONG), row(2, shop=LONG)])
@@ -265,7 +265,7 @@ def test_files_that_the_sink_writes_itself_are_their_own_change_data(tmp_path: P
     ]
 
 
-def test_a_merge_that_may_not_use_what_it_needs_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_merge_that_may_not_use_what_it_needs_is_refused(tmp_path: Path) -> None:
     driver = claimed(upserts(tmp_path / "t", merge_memory="1k", merge_disk="1k"))
     with pytest.raises(ConfigurationError, match=r"merge of 1,000 rows needs more than it may use") as refused:
         driver.run(0, [row(number) for number in range(1000)])

@@ -101,7 +101,7 @@ def test_writers_at_once_lose_and_repeat_nothing(tmp_path: Path) -> None:
         assert [entry["epoch"] for entry in entries if entry["application"] == name] == list(range(60))
 
 
-def test_a_writer_frozen_for_so_long_that_its_place_was_merged_away_decides_again(tmp_path: Path) -> None:
+def test_a_long_frozen_writer_whose_place_is_gone_decides_again(tmp_path: Path) -> None:
     """The file that it would create is no longer there: it can be created, and must not count."""
     log, other = EpochLog(LocalFolder(tmp_path), span=2), EpochLog(LocalFolder(tmp_path), span=2)
     write(log, epoch(0))
@@ -183,7 +183,7 @@ def test_drafts_of_dead_writers_are_swept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 20, -1])
-def test_an_entry_that_a_power_failure_has_emptied_or_cut_is_reported(tmp_path: Path, left: int) -> None:
+def test_an_entry_emptied_or_cut_by_a_power_failure_is_reported(tmp_path: Path, left: int) -> None:
     """Not passed over, which would commit its epoch again, and not taken for another writer."""
     log = EpochLog(LocalFolder(tmp_path / "l"))
     write(log, epoch(0), epoch(1))

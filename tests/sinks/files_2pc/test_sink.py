@@ -95,7 +95,7 @@ def test_a_file_that_is_large_enough_is_closed_and_another_begun(tmp_path: Path,
     assert made.target.ids() == list(range(1000))
 
 
-def test_links_are_made_for_committed_files_only_and_can_be_left_out(tmp_path: Path) -> None:
+def test_links_are_optional_and_for_committed_files_only(tmp_path: Path) -> None:
     made = driver(tmp_path / "a")
     written = made.write(0, numbered(0, 5))
     assert links(tmp_path / "a") == set()
@@ -306,7 +306,7 @@ def test_a_read_only_disk_is_reported_at_the_start(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
-def test_a_partition_value_that_no_folder_can_have_as_its_name_is_bad_data(tmp_path: Path, kind: str) -> None:
+def test_a_partition_value_unfit_to_name_a_folder_is_bad_data(tmp_path: Path, kind: str) -> None:
     schema = columns("id bigint, name string, n int")
     for number, (character, most) in enumerate({"x": 250, "ä": 125, "/": 83}.items()):
         driver = Driver(FilesTarget(tmp_path / str(number), kind), schema=schema, options={"partition_by": "name"})

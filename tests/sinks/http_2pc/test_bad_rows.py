@@ -73,14 +73,14 @@ def test_statuses_that_are_not(target: HttpTarget, status: int, kind: type[Spark
     assert (target.ids(), one.table()) == ([0, 1], [])
 
 
-def test_a_conflict_is_one_of_the_rows_if_the_option_says_that_it_is_final(target: HttpTarget) -> None:
+def test_a_conflict_is_one_of_them_if_the_option_calls_it_final(target: HttpTarget) -> None:
     one = kit(target, conflict="refuse")
     receivers.behave(target.url, {"status": 409})
     send(one, numbered(0, 1))
     one.check(1)
 
 
-def test_refusals_are_remembered_when_a_later_request_is_tried_again(target: HttpTarget) -> None:
+def test_refusals_are_remembered_when_a_later_request_is_retried(target: HttpTarget) -> None:
     one = kit(target, commit_attempts="3", commit_backoff="1 ms")
     driver = one.driver()
     receivers.behave(target.url, {"status": 422}, {}, {"status": 503}, {"status": 503})
@@ -145,7 +145,7 @@ def run(
         one.settle(0)
 
 
-def test_rows_that_were_put_aside_when_the_epoch_was_decided_stay_so(target: HttpTarget) -> None:
+def test_rows_put_aside_when_the_epoch_was_decided_stay_so(target: HttpTarget) -> None:
     """A further host is allowed since; what is sent is what was decided, without them."""
     one = decided(target, AWAY, COLUMN)
     run(one, 2, addressed(target, AWAY), more(target))
@@ -161,7 +161,7 @@ def test_rows_that_were_decided_are_not_put_aside_too(target: HttpTarget, away: 
     one.check(20)
 
 
-def test_a_host_that_is_not_allowed_any_more_is_refused_until_the_decision_is_sent(target: HttpTarget) -> None:
+def test_a_host_no_longer_allowed_is_refused_until_all_is_sent(target: HttpTarget) -> None:
     one = decided(target, [19], more(target))
     with pytest.raises(ConfigurationError, match="recorded for an address to which nothing may be sent now"):
         run(one, 2, addressed(target, [19]), COLUMN)
@@ -197,7 +197,7 @@ def test_bad_rows_of_a_decision_have_no_place_without_the_option(target: HttpTar
     one.check(20)
 
 
-def test_a_decision_of_a_start_without_the_option_has_no_bad_rows(target: HttpTarget) -> None:
+def test_a_decision_of_a_start_without_the_option_has_none(target: HttpTarget) -> None:
     one = decided(target, AWAY, FAILS)
     run(one, 2, addressed(target, AWAY), COLUMN)
     assert one.table() == []

@@ -169,7 +169,7 @@ def test_each_row_is_sent_to_its_own_address_as_an_object(target: HttpTarget, re
     assert [one["last"] for one in asked] == ["false", "false", "true"]
 
 
-def test_a_replay_under_another_template_sends_to_what_was_recorded(target: HttpTarget, receiver: Receiver) -> None:
+def test_a_replay_under_another_template_sends_as_recorded(target: HttpTarget, receiver: Receiver) -> None:
     """The driver dies behind the first of three requests, and the next start has another address and other rows."""
     killed_at("http.answered", run_to_old_addresses, target)
     assert len(receiver.rows()) == 1
@@ -292,7 +292,7 @@ def test_retry_after_in_seconds_and_as_a_date() -> None:
     assert retry_after(f"Fri, 01 Jan {'9' * 40} 00:00:00 GMT", now) is None
 
 
-def test_many_small_tasks_make_few_requests_and_no_limit_is_passed() -> None:
+def test_many_small_tasks_make_few_requests_within_all_limits() -> None:
     cut = ChunkRule(rows=5, bytes=40, body="array")
     lines = ['{"n":1}'] * 7 + ['{"n":"' + "ä" * 50 + '"}', '{"n":2}']
     found = list(pieces(iter(lines), cut))
@@ -340,7 +340,7 @@ def test_rows_that_json_has_no_values_for() -> None:
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
-def test_the_first_and_the_last_moment_are_times_in_any_session_zone(zone: str) -> None:
+def test_first_and_last_moments_are_times_in_any_session_zone(zone: str) -> None:
     """Often used for `no beginning` and `no end`; in the session's zone they may lie in the year 0 or 10000."""
     schema = columns("t timestamp, s struct<l: array<timestamp>>")
     ends = pa.array([-62135596800000000, 253402300799999999], pa.int64()).cast(pa.timestamp("us", zone))

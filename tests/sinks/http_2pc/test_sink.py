@@ -105,7 +105,7 @@ def run_two_rows_a_request(target: HttpTarget) -> None:
     Driver(target, options={"batch_rows": "2"}).run(1, numbered(2, 8))
 
 
-def test_a_connection_that_is_cut_after_the_effect_repeats_nothing(target: HttpTarget, receiver: Receiver) -> None:
+def test_a_connection_cut_after_the_effect_repeats_nothing(target: HttpTarget, receiver: Receiver) -> None:
     driver = started(target, batch_rows="1")
     receiver.behave({"cut": True}, {}, {"cut": True})
     driver.run(0, numbered(0, 3))
@@ -272,7 +272,7 @@ def test_an_epoch_that_the_outbox_has_lost_is_reported(target: HttpTarget, recei
     assert receiver.rows() == []
 
 
-def test_a_header_with_a_line_end_and_a_type_without_json_are_refused(tmp_path: Path) -> None:
+def test_a_header_with_a_newline_and_a_type_not_json_are_refused(tmp_path: Path) -> None:
     def sink(**options: str) -> TwoPhaseCommitSink:
         return HttpTwoPhaseCommit({"uid": "a", "url": "https://host/x", "outbox": str(tmp_path), **options})
 

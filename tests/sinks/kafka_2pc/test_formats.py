@@ -89,7 +89,7 @@ def test_without_a_topic_a_subject_is_needed() -> None:
     assert KafkaSinkOptions.parse("kafka_2pc", {**given, "value_subject": "s"}).subject("value") == "s"
 
 
-def test_the_registry_is_part_of_the_identity_and_a_sink_without_one_is_what_it_was(registry: SchemaRegistry) -> None:
+def test_the_registry_is_part_of_the_identity_if_there_is_one(registry: SchemaRegistry) -> None:
     secret = {"schema_registry_options": f'{{"basic.auth.user.info": "{USER}:{PASSWORD}"}}'}
     with_one = options(registry, **secret)
     assert with_one.identity()["schema_registry_url"] == registry.url
@@ -116,7 +116,7 @@ def _compatible_schemas_are_registered_and_others_refused(registry: Client) -> N
     assert Formats(given, ROWS, "test").take()["value"]._id == first._id
 
 
-def test_schemas_are_registered_by_the_start_and_not_by_the_check(registry: SchemaRegistry) -> None:
+def test_schemas_are_registered_by_the_start_and_not_the_check(registry: SchemaRegistry) -> None:
     check(options(registry))
     assert registry.asked == ["subjects/orders-value", "compatibility/subjects/orders-value/versions/latest"]
     _compatible_schemas_are_registered_and_others_refused(registry)

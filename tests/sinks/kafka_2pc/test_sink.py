@@ -70,7 +70,7 @@ def test_the_option_topic_wins_over_the_column(kafka: Broker, tmp_path: Path) ->
     assert values(kafka, other) == []
 
 
-def test_a_key_goes_to_the_partition_that_kafkas_java_clients_choose(kafka: Broker, tmp_path: Path) -> None:
+def test_a_key_goes_to_the_partition_that_java_clients_choose(kafka: Broker, tmp_path: Path) -> None:
     """Murmur2, so that a topic may be written by this sink and by others."""
     topic = kafka.topic(partitions=8)
     sink = Sink(kafka, tmp_path, columns("key string, value string"), topic=topic)
@@ -143,7 +143,7 @@ def test_outside_a_job_nothing_commits_once_a_job_has_claimed_it(kafka: Broker, 
     assert values(kafka, topic) == ["a", "b"]
 
 
-def test_a_broker_that_is_down_is_reported_and_one_that_comes_back_is_used(kafka: Broker, tmp_path: Path) -> None:
+def test_a_broker_is_reported_when_down_and_used_when_back(kafka: Broker, tmp_path: Path) -> None:
     topic, other = kafka.topic(), kafka.topic()
     sink = Sink(kafka, tmp_path, topic=topic, request_timeout="2 s")
     soon = json.dumps({"reconnect.backoff.max.ms": 500})
@@ -164,7 +164,7 @@ def test_a_broker_that_is_down_is_reported_and_one_that_comes_back_is_used(kafka
     assert values(kafka, other) == ["five", "six"]
 
 
-def test_a_staged_file_that_is_not_there_says_that_the_folder_is_not_shared(kafka: Broker, tmp_path: Path) -> None:
+def test_a_missing_staged_file_says_the_folder_is_not_shared(kafka: Broker, tmp_path: Path) -> None:
     sink = Sink(kafka, tmp_path, topic=kafka.topic())
     prepared = sink.write(0, [{"value": "a"}])
     Path(prepared.path).unlink()

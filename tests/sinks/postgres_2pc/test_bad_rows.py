@@ -103,7 +103,7 @@ def test_an_upsert_keeps_what_latest_by_says(database: Database, way: dict[str, 
     assert kit.table() == [2, 3]
 
 
-def test_an_upsert_with_a_key_twice_is_refused_as_without_the_option(database: Database, way: dict[str, str]) -> None:
+def test_an_upsert_with_a_doubled_key_is_refused_all_the_same(database: Database, way: dict[str, str]) -> None:
     """Also if other rows are put aside: tried one by one they would replace each other."""
     rows: list[dict[str, Any]] = [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}, {"id": 2, "name": "bad"}]
     with pytest.raises(DataError, match=r"same key|second time"):

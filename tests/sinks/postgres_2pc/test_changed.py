@@ -49,7 +49,7 @@ def test_another_table_or_record_under_a_running_job_is_refused(database: Databa
         Driver(target).run(1, numbered(5, 5 + rows))
 
 
-def test_another_table_is_refused_until_the_user_says_that_it_was_moved(database: Database) -> None:
+def test_another_table_is_refused_until_the_user_says_it_moved(database: Database) -> None:
     target = used(database)
     database.run("ALTER TABLE out RENAME TO gone; CREATE TABLE out AS TABLE gone")
     with pytest.raises(StateError, match=r"UPDATE spark_ext\.sinks SET target_oid = NULL"):

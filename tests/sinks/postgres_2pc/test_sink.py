@@ -160,7 +160,7 @@ def test_upsert_of_nothing_but_the_key(database: Database) -> None:
     assert one.target.ids() == [1, 2]
 
 
-def test_staged_rows_that_a_crash_of_the_server_emptied_are_noticed(database: Database) -> None:
+def test_staged_rows_emptied_by_a_server_crash_are_noticed(database: Database) -> None:
     one = claimed(driver(database))
     one.run(0, numbered(0, 5))
     messages = [one.write(1, numbered(5, 10))]

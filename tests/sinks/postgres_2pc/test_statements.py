@@ -85,7 +85,7 @@ def test_whatever_is_in_quotes_hides_no_statement_behind_them(kinds: list[str], 
         (" ; -- nothing", "it has no statement"),
     ],
 )
-def test_what_cannot_be_part_of_an_epoch_is_refused_by_the_options(name: str, text: str, said: str) -> None:
+def test_options_refuse_what_cannot_be_part_of_an_epoch(name: str, text: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=f"option '{name}': .*{said}"):
         PostgresTwoPhaseCommit({"uid": "out", "table": "out", name: text})
 
@@ -175,7 +175,7 @@ def test_a_setup_that_fails_is_tried_again_by_the_next_start(database: Database)
     assert log(database) == ["setup"]
 
 
-def test_a_transaction_that_ends_unnoticed_by_the_check_is_reported(database: Database) -> None:
+def test_a_transaction_whose_end_the_check_missed_is_reported(database: Database) -> None:
     """By a setting of the server, a backslash hides a quote."""
     database.run(f'ALTER DATABASE "{database.name}" SET standard_conforming_strings = off')
     text = r"SELECT 'a\''; COMMIT; SELECT '"
@@ -184,7 +184,7 @@ def test_a_transaction_that_ends_unnoticed_by_the_check_is_reported(database: Da
         one.run(0, numbered(0, 5))
 
 
-def test_a_statement_that_takes_too_long_is_transient_and_names_the_option(database: Database) -> None:
+def test_too_slow_a_statement_is_transient_and_names_the_option(database: Database) -> None:
     one = claimed(driver(database, post_sql="SELECT pg_sleep(30)", statement_timeout="200", commit_attempts="1"))
     with pytest.raises(CommitError, match=r"longer than statement_timeout") as failed:
         one.run(0, numbered(0, 5))

@@ -56,7 +56,7 @@ def test_prepared_refuses_what_copy_does_not_heed(database: Database, made: tupl
         driver(database, prepared="true").claim()
 
 
-def test_staged_rows_that_are_lost_are_noticed_beside_inline_ones(database: Database) -> None:
+def test_lost_staged_rows_are_noticed_beside_inline_ones(database: Database) -> None:
     """As many rows inline as are lost: a count of all inserted rows would see nothing."""
     database.run(*POLICY)
     one = claimed(driver(database))
@@ -70,7 +70,7 @@ def test_staged_rows_that_are_lost_are_noticed_beside_inline_ones(database: Data
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_values_for_an_identity_that_the_server_alone_gives_are_refused(database: Database, way: str) -> None:
+def test_values_for_a_generated_always_identity_are_refused(database: Database, way: str) -> None:
     """COPY would take them and INSERT refuse them: in any way before the query starts."""
     database.run("CREATE TABLE out (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text)")
     with pytest.raises(ConfigurationError, match="column 'id' is GENERATED ALWAYS"):
@@ -171,7 +171,7 @@ def test_a_temporary_table_is_refused(database: Database) -> None:
         sink.claim(Claim("out", "job", "job-1", 1, 0))
 
 
-def test_any_application_name_of_another_connection_changes_nothing(database: Database) -> None:
+def test_another_connections_application_name_changes_nothing(database: Database) -> None:
     one = driver(database)
     mark = one.target.sink()._mark  # type: ignore[attr-defined]
     name = f"spark_ext:{mark}:{'9' * 20}"

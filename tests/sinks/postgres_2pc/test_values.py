@@ -76,7 +76,7 @@ def test_each_cell_is_what_the_sink_does(tables: tuple[Database, Iterator[str]],
 
 
 @pytest.mark.parametrize("inline", ["0", "1m"], ids=["staged", "inline"])
-def test_a_value_is_read_as_it_was_given_or_refused_before_it_is_written(database: Database, inline: str) -> None:
+def test_a_value_is_read_as_given_or_refused_before_the_write(database: Database, inline: str) -> None:
     numbers = count(step=10)
     drivers: dict[T.DataType, Driver] = {}
 
@@ -140,7 +140,7 @@ def test_what_the_server_would_change(database: Database, declared: str, kind: s
         ('<a encoding="latin1">ö</a>', True),
     ],
 )
-def test_xml_that_the_server_would_take_for_another_encoding_is_refused(text: str, taken: bool) -> None:
+def test_xml_that_would_be_read_in_another_encoding_is_refused(text: str, taken: bool) -> None:
     batch = pa.record_batch({"v": pa.array([None, text])})
     sent = encode(batch, [PostgresColumn("v", "xml", "xml")])
     if taken:

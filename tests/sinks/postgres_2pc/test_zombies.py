@@ -56,7 +56,7 @@ def test_a_late_attempt_at_a_task_does_not_undo_what_is_decided(database: Databa
     assert one.target.ids() == list(range(10))
 
 
-def test_a_zombie_task_whose_connection_nobody_may_end_prepares_nothing(database: Database, tmp_path: Path) -> None:
+def test_a_zombie_task_prepares_nothing_if_nobody_may_end_it(database: Database, tmp_path: Path) -> None:
     """The newer start has another role. It has cleaned up, and would not see what is prepared behind its back."""
     old = claimed(prepared(database))
     with database.server.admin(database.name) as admin:

@@ -194,7 +194,7 @@ def test_a_date_is_widened_to_a_timestamp_without_a_zone(tmp_path: Path) -> None
     assert batch["id"].to_pylist() == [datetime(2024, 2, 3), None]
 
 
-def test_a_field_of_a_struct_whose_case_differs_in_a_file_is_not_null(tmp_path: Path) -> None:
+def test_a_struct_field_of_different_case_in_a_file_is_not_null(tmp_path: Path) -> None:
     write_deltalake(tmp_path, pa.table({"id": [1], "s": pa.array([{"field": 7}])}))
 
     def named(action: dict[str, Any]) -> None:

@@ -102,7 +102,7 @@ def content(path: Path, version: int | None = None) -> Counter[Any]:
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=8, deadline=None)
-def test_a_copy_that_is_kept_by_the_changes_is_equal_in_each_version(
+def test_a_copy_kept_by_the_changes_is_equal_in_each_version(
     tmp_path_factory: pytest.TempPathFactory, actions: list[str], partitioned: bool, begin: int, seed: int
 ) -> None:
     table, rng = tmp_path_factory.mktemp("t") / "table", random.Random(seed)

@@ -57,7 +57,7 @@ def test_a_commit_is_followed_as_a_whole_or_not_at_all(actions: list[dict[str, A
 
 
 @given(logs())
-def test_changes_are_those_of_the_feed_or_of_the_files_never_both(actions: list[dict[str, Any]]) -> None:
+def test_changes_are_those_of_the_feed_or_the_files_never_both(actions: list[dict[str, Any]]) -> None:
     found = commit(*actions)
     pieces = changed(found)
     if found.feed:

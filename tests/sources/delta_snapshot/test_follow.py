@@ -183,7 +183,7 @@ def test_starting_timestamp(tmp_path: Path) -> None:
     assert read(started(tmp_path, starting_timestamp=iso(base + 1001))) == [20]
 
 
-def test_a_run_for_what_is_there_ends_with_the_version_of_its_start(tmp_path: Path) -> None:
+def test_a_run_for_what_is_there_ends_with_its_starts_version(tmp_path: Path) -> None:
     append(tmp_path, 0, 1)
     append(tmp_path, 10, 1)
     run = started(tmp_path, version="0", available_now=True)
@@ -197,7 +197,7 @@ def test_a_run_for_what_is_there_ends_with_the_version_of_its_start(tmp_path: Pa
     assert read(run) == []
 
 
-def test_a_run_for_what_is_there_does_not_look_at_its_start_again(tmp_path: Path) -> None:
+def test_a_run_for_what_is_there_does_not_recheck_its_start(tmp_path: Path) -> None:
     """The version with which it began has been cleaned up, and the job is long past it."""
     fill(tmp_path, 4)
     run = started(tmp_path, starting_version="1", available_now=True)
@@ -249,7 +249,7 @@ def test_an_empty_partition_value_is_null_as_in_a_snapshot(tmp_path: Path, kind:
 
 
 @pytest.mark.parametrize("partition_by", [[], ["c"]])
-def test_a_text_of_char_is_as_long_as_its_column_whoever_wrote_it(tmp_path: Path, partition_by: list[str]) -> None:
+def test_a_char_text_is_as_long_as_its_column_whoever_wrote_it(tmp_path: Path, partition_by: list[str]) -> None:
     """In the snapshot and in later versions, as Spark reads it; delta-rs writes the text without spaces at its end."""
     note = {"__CHAR_VARCHAR_TYPE_STRING": "char(4)"}
     fields = [Field("id", PrimitiveType("long")), Field("c", PrimitiveType("string"), metadata=note)]
@@ -360,7 +360,7 @@ def test_a_log_that_was_cleaned_is_refused(tmp_path: Path) -> None:
     assert later(run) == [0, 1]
 
 
-def test_a_log_that_was_cleaned_up_to_where_it_is_read_is_followed(tmp_path: Path) -> None:
+def test_a_log_cleaned_up_to_where_it_is_read_is_followed(tmp_path: Path) -> None:
     fill(tmp_path, 3)
     run = started(tmp_path, starting_version="0")
     assert read(run) == [0, 1, 2]
@@ -371,7 +371,7 @@ def test_a_log_that_was_cleaned_up_to_where_it_is_read_is_followed(tmp_path: Pat
     assert read(run) == [3]
 
 
-def test_a_log_that_was_cleaned_of_the_last_version_that_was_read_is_not_followed_unseen(tmp_path: Path) -> None:
+def test_a_log_cleaned_of_the_last_version_read_is_not_followed(tmp_path: Path) -> None:
     fill(tmp_path, 2)
     run = started(tmp_path, starting_version="0")
     assert read(run) == [0, 1]
@@ -387,7 +387,7 @@ def test_a_log_that_was_cleaned_of_the_last_version_that_was_read_is_not_followe
 
 
 @pytest.mark.parametrize("compared", [False, True])
-def test_a_log_that_is_cleaned_of_what_this_process_has_seen_is_followed(tmp_path: Path, compared: bool) -> None:
+def test_a_log_cleaned_of_what_this_process_has_seen_is_followed(tmp_path: Path, compared: bool) -> None:
     """As by the writer of the next version, where the last one is older than the log's retention."""
     fill(tmp_path, 2)
     run = started(tmp_path, starting_version="0")
@@ -400,7 +400,7 @@ def test_a_log_that_is_cleaned_of_what_this_process_has_seen_is_followed(tmp_pat
     assert read(run) == [2]
 
 
-def test_a_start_that_is_not_in_the_log_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+def test_a_start_missing_from_the_log_is_refused_before_any_read(tmp_path: Path) -> None:
     fill(tmp_path, 4)
     refused(started(tmp_path, starting_version="6"), ConfigurationError, "newest version of the table is 3")
     checkpointed(tmp_path, 3)
@@ -460,7 +460,7 @@ def test_a_range_is_not_read_from_another_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("epochs", "limit"), [(1, "2"), (1, "100"), (2, "100")])
-def test_another_table_neither_continues_a_snapshot_nor_follows_it(tmp_path: Path, epochs: int, limit: str) -> None:
+def test_another_table_neither_continues_nor_follows_a_snapshot(tmp_path: Path, epochs: int, limit: str) -> None:
     table = tmp_path / "t"
     fill(table, 3, rows=5)
     run = SourceRun(DeltaSnapshot, options(table), limits=[{"max_rows_per_epoch": limit, "readers": "1"}])
@@ -483,7 +483,7 @@ def put_back(table: Path, log: Path, first: int) -> None:
 
 @pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize("restart", [False, True])
-def test_other_versions_of_the_same_table_do_not_follow_a_snapshot(tmp_path: Path, epochs: int, restart: bool) -> None:
+def test_other_versions_of_the_table_do_not_follow_a_snapshot(tmp_path: Path, epochs: int, restart: bool) -> None:
     table, log = tmp_path / "t", tmp_path / "log"
     append(table, 0, 5)
     shutil.copytree(table / "_delta_log", log)
@@ -500,7 +500,7 @@ def test_other_versions_of_the_same_table_do_not_follow_a_snapshot(tmp_path: Pat
     assert later(run) == []
 
 
-def test_a_snapshot_is_not_continued_in_another_version_of_its_number(tmp_path: Path) -> None:
+def test_a_snapshot_is_not_continued_in_another_of_its_number(tmp_path: Path) -> None:
     """Its files may all be there, as those of the version that was put in its place."""
     append(tmp_path, 0, 5)
     append(tmp_path, 5, 5)
@@ -529,7 +529,7 @@ def widen(path: Path) -> None:
     write_deltalake(path, more, mode="append", schema_mode="merge")
 
 
-def test_a_column_that_is_added_stops_the_query_and_a_new_start_reads_it(tmp_path: Path) -> None:
+def test_an_added_column_stops_the_query_and_is_read_afterwards(tmp_path: Path) -> None:
     append(tmp_path, 0, 1)
     run = started(tmp_path, starting_version="0")
     append(tmp_path, 1, 1)
@@ -544,7 +544,7 @@ def test_a_column_that_is_added_stops_the_query_and_a_new_start_reads_it(tmp_pat
     assert run.trace.all_rows().to_pylist() == [{"id": 9, "x": 1.5}]
 
 
-def test_a_column_that_is_added_is_left_out_if_columns_were_selected(tmp_path: Path) -> None:
+def test_an_added_column_is_left_out_if_columns_were_selected(tmp_path: Path) -> None:
     append(tmp_path, 0, 1)
     run = started(tmp_path, "id bigint", starting_version="0")
     read(run)
@@ -635,7 +635,7 @@ def test_a_source_is_not_continued_in_another_way(
             run.epoch()
 
 
-def test_a_snapshot_that_was_not_followed_can_be_followed_before_it_has_ended(tmp_path: Path) -> None:
+def test_an_unfollowed_snapshot_can_be_followed_before_it_ends(tmp_path: Path) -> None:
     append(tmp_path, 0, 3)
     append(tmp_path, 3, 3)
     plain = {"uid": "orders", "path": str(tmp_path)}

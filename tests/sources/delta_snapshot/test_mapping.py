@@ -88,7 +88,7 @@ def read(run: SourceRun) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("split", ["false", "true"])
-def test_a_name_that_another_column_takes_is_that_of_the_version_that_is_read(tmp_path: Path, split: str) -> None:
+def test_a_name_that_another_column_takes_is_as_of_the_version(tmp_path: Path, split: str) -> None:
     table = Table(tmp_path / "t", ID, A)
     table.insert(p1=0, p2=100)
     run = started(table, starting_version="0", split=split)
@@ -131,7 +131,7 @@ def test_a_new_start_has_the_columns_as_they_are_then(tmp_path: Path) -> None:
     assert read(run) == [{"id": 0, "b": 100, "a": None}]
 
 
-def test_an_epoch_that_is_repeated_has_the_names_of_its_plan_and_the_columns_of_the_query(tmp_path: Path) -> None:
+def test_a_repeated_epoch_has_planned_names_and_query_columns(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", ID, A, field("c", "p5", 5))
     table.insert(p1=0, p2=100, p5=200)
     run = started(table, starting_version="0")
@@ -146,7 +146,7 @@ def test_an_epoch_that_is_repeated_has_the_names_of_its_plan_and_the_columns_of_
 
 
 @pytest.mark.parametrize("changed", [False, True])
-def test_a_version_that_cannot_be_rebuilt_has_the_names_of_the_next_ones(tmp_path: Path, changed: bool) -> None:
+def test_a_version_that_cannot_be_rebuilt_takes_the_next_names(tmp_path: Path, changed: bool) -> None:
     """Its commit is there, and the log has been cleaned up before it; unless the columns have changed since."""
     table = Table(tmp_path / "t", ID, A)
     table.insert(p1=0, p2=100)

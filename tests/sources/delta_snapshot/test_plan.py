@@ -93,7 +93,7 @@ def test_version_and_timestamp(tmp_path: Path) -> None:
         DeltaSnapshot(options(tmp_path / "absent")).schema()
 
 
-def test_a_version_that_the_log_has_forgotten_is_no_missing_table(tmp_path: Path) -> None:
+def test_a_version_forgotten_by_the_log_is_no_missing_table(tmp_path: Path) -> None:
     for version in range(3):
         append(tmp_path, version, 1)
     DeltaTable(tmp_path).create_checkpoint()
@@ -107,7 +107,7 @@ def test_a_version_that_the_log_has_forgotten_is_no_missing_table(tmp_path: Path
 
 
 @pytest.mark.parametrize("path", ["../a.parquet", "p=1/%2E%2E/%2e%2e/a.parquet", "file:///t/../../etc/a.parquet"])
-def test_a_file_that_the_log_names_outside_of_the_table_is_refused(tmp_path: Path, path: str) -> None:
+def test_a_file_that_the_log_names_outside_the_table_is_refused(tmp_path: Path, path: str) -> None:
     append(tmp_path / "t", 0, 1)
     entry = tmp_path / "t" / f"_delta_log/{0:020}.json"
     actions = [json.loads(line) for line in entry.read_text().splitlines()]

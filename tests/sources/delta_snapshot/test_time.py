@@ -41,7 +41,7 @@ def test_the_current_version_is_the_last_that_is_not_later(times: list[int], at:
     assert found == next((commit for commit in reversed(commits) if commit.at <= at), None)
 
 
-def test_a_commit_while_the_log_is_read_does_not_shift_the_versions() -> None:
+def test_a_commit_during_a_read_of_the_log_shifts_no_versions() -> None:
     """delta-rs numbers a log downwards from the version of the handle, newer commits included."""
 
     class Handle:
@@ -135,7 +135,7 @@ def test_as_spark_by_in_commit_timestamps(spark: SparkSession, tmp_path: Path) -
     assert {at: spark_rows_at(spark, path, at) for at in wanted} == wanted
 
 
-def test_as_spark_when_in_commit_timestamps_are_there_from_the_beginning(spark: SparkSession, tmp_path: Path) -> None:
+def test_as_spark_with_in_commit_timestamps_from_the_beginning(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "t"
     table(spark, path, 2, enableInCommitTimestamps="true")
     first, second = (

@@ -48,7 +48,7 @@ def test_a_file_rewritten_in_place_while_it_is_read_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["csv", "json"])
-def test_a_file_read_in_one_step_and_rewritten_meanwhile_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_file_read_in_one_step_and_rewritten_then_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"x.{kind}"
     write(path, table(0, 5), kind)
     os.utime(path, (1, 1))
@@ -62,9 +62,7 @@ def test_a_file_read_in_one_step_and_rewritten_meanwhile_is_refused(tmp_path: Pa
 
 @pytest.mark.parametrize("changed_files", ["refuse", "accept"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_that_was_empty_when_it_was_discovered_and_is_filled_is_not_taken_for_empty(
-    tmp_path: Path, kind: str, changed_files: str
-) -> None:
+def test_a_file_filled_after_discovery_is_not_taken_for_empty(tmp_path: Path, kind: str, changed_files: str) -> None:
     path = tmp_path / f"x.{kind}"
     path.touch()
     made, channel = opened(tmp_path, DDL, changed_files=changed_files)
@@ -115,7 +113,7 @@ CHANGES: dict[str, Callable[[Path, str], object]] = {
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_a_half_read_file_that_changed_before_a_restart_is_refused(
+def test_a_half_read_file_changed_before_a_restart_is_refused(
     tmp_path: Path, kind: str, change: Callable[[Path, str], object]
 ) -> None:
     path = tmp_path / f"x.{kind}"
@@ -135,7 +133,7 @@ def test_a_half_read_file_that_changed_before_a_restart_is_refused(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_half_read_file_is_not_taken_for_that_of_another_folder(tmp_path: Path, kind: str) -> None:
+def test_a_half_read_file_is_not_taken_for_another_folders(tmp_path: Path, kind: str) -> None:
     for folder in ("a", "b"):
         write(tmp_path / folder / f"x.{kind}", table(0, 23), kind)
         os.utime(tmp_path / folder / f"x.{kind}", (1, ord(folder)))
@@ -163,9 +161,7 @@ def test_a_file_that_has_been_read_is_known_by_its_name(tmp_path: Path) -> None:
     assert [channel.id for channel in made.discover()] == ["y.csv"]
 
 
-def test_a_row_group_with_fewer_rows_than_its_footer_says_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_group_shorter_than_its_footer_says_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "x.parquet", table(0, 5), "parquet")
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: iter(()))
     with pytest.raises(DataError, match=r"x\.parquet.*0 of 5 rows"):

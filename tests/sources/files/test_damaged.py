@@ -157,9 +157,7 @@ def test_int96_that_spark_has_let_overflow_is_refused(tmp_path: Path) -> None:
         (pa.null(), "all values of column 'v' are null"),
     ],
 )
-def test_a_first_file_without_a_schema_for_spark_is_refused_by_column(
-    tmp_path: Path, kind: pa.DataType, match: str
-) -> None:
+def test_a_first_file_with_no_spark_schema_is_refused_by_column(tmp_path: Path, kind: pa.DataType, match: str) -> None:
     pq.write_table(pa.table({"n": [1], "v": pa.nulls(1, kind)}), tmp_path / "x.parquet")
     with pytest.raises(ConfigurationError, match=match):
         source(tmp_path)

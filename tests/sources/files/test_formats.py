@@ -214,7 +214,7 @@ def test_declared_fields_are_filled_wherever_the_column_stands(tmp_path: Path, k
 
 
 @pytest.mark.parametrize("kind", ["parquet", "orc"])
-def test_row_numbers_are_those_of_the_file_under_limits_and_behind_bad_rows(tmp_path: Path, kind: str) -> None:
+def test_row_numbers_are_the_files_despite_limits_and_bad_rows(tmp_path: Path, kind: str) -> None:
     values = [1_000 if n % 3 else 1_001 for n in range(20)]  # nanoseconds, of which every third is not whole
     rows = pa.table({"n": range(20), "t": pa.array(values, pa.timestamp("ns"))})
     if kind == "parquet":

@@ -122,7 +122,7 @@ def rows(run: SourceRun) -> list[int]:
     return sorted(row["id"] for row in run.trace.all_rows().to_pylist())
 
 
-def test_a_file_that_appears_behind_the_last_look_moves_no_cutover(tmp_path: Path) -> None:
+def test_a_file_that_appears_too_late_moves_no_cutover(tmp_path: Path) -> None:
     run = started(LogWorld(tmp_path / "in"), limits=[{"max_rows_per_epoch": "8"}])
     while len(run.trace.finished) < 5:
         assert run.epoch()
@@ -132,7 +132,7 @@ def test_a_file_that_appears_behind_the_last_look_moves_no_cutover(tmp_path: Pat
     assert rows(run) == sorted(row["id"] for row in log())
 
 
-def test_the_cutover_is_the_logged_one_whatever_has_become_of_the_history(tmp_path: Path) -> None:
+def test_the_cutover_is_as_logged_whatever_became_of_the_history(tmp_path: Path) -> None:
     run = started(LogWorld(tmp_path / "in"), schema=SPARK, limits=[{"max_rows_per_epoch": "8"}], lag=0)
     while len(run.trace.finished) < 5:
         assert run.epoch()
@@ -315,7 +315,7 @@ def test_a_cutover_that_datagen_cannot_begin_at_is_refused() -> None:
             DataGen({"uid": "in", "rows_of": "10,10"}).follow(cutover)
 
 
-def test_a_source_that_cannot_follow_and_stages_in_another_order_are_refused(tmp_path: Path) -> None:
+def test_stages_that_cannot_follow_or_are_reordered_are_refused(tmp_path: Path) -> None:
     world = LogWorld(tmp_path / "in")
     for message in (
         "in stage 'history', its stage 1, which is not what 'stages' says",
@@ -336,7 +336,7 @@ def test_a_source_that_cannot_follow_and_stages_in_another_order_are_refused(tmp
         drive(Hybrid, {**both, "history.seam": "channel:seq"}, rng=random.Random(1))
 
 
-def test_the_ids_of_what_follows_are_those_when_each_was_there_first(tmp_path: Path) -> None:
+def test_ids_of_what_follows_are_as_when_each_first_appeared(tmp_path: Path) -> None:
     asked = tmp_path / "asked"
 
     class Identified(DataGen):

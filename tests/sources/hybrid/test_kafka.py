@@ -84,7 +84,7 @@ def test_the_live_side_continues_and_takes_new_partitions(kafka: Broker, tmp_pat
 
 @pytest.mark.parametrize("restart", [True, False], ids=["restart", "same planner"])
 @pytest.mark.parametrize("by", ["topics", "pattern"])
-def test_a_topic_created_anew_while_the_history_is_read_is_refused(
+def test_a_topic_created_anew_during_the_history_is_refused(
     kafka: Broker, tmp_path: Path, by: str, restart: bool
 ) -> None:
     topic = filled(kafka)
@@ -139,9 +139,7 @@ def by_time(kafka: Broker, topic: str, folder: Path, times: list[int | None], **
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_messages_of_the_last_millisecond_that_the_history_lacks_are_read(
-    kafka: Broker, tmp_path: Path, partitions: int
-) -> None:
+def test_messages_missing_in_the_last_millisecond_are_read(kafka: Broker, tmp_path: Path, partitions: int) -> None:
     topic = kafka.topic("seam", partitions=partitions)
     kafka.send(topic, ["a", "b"], timestamp=NOON)
     kafka.send(topic, ["c", "d", "e", "f"], timestamp=NOON + 1)

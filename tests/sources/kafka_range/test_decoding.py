@@ -186,7 +186,7 @@ def test_the_same_with_a_registry_that_is_not_ours(tmp_path: Path) -> None:
         _reads_messages(there)
 
 
-def test_what_was_loaded_stays_when_a_newer_version_is_registered(registry: SchemaRegistry) -> None:
+def test_what_was_loaded_stays_when_a_newer_version_comes(registry: SchemaRegistry) -> None:
     """Planner and tasks have the source that Spark has asked for its schema, and ask for no version again."""
     registry.register("orders-value", ORDER_1)
     loaded = pickle.dumps(_loaded(registry))
@@ -218,7 +218,7 @@ def test_the_version_is_part_of_the_identity(registry: SchemaRegistry) -> None:
     assert plain == {"bootstrap_servers": "127.0.0.1:9", "topics": "orders"}
 
 
-def test_a_version_that_came_between_definition_and_start_is_refused(registry: SchemaRegistry) -> None:
+def test_a_version_newer_than_the_definition_is_refused(registry: SchemaRegistry) -> None:
     registry.register("orders-value", ORDER_1)
     made = _loaded(registry)
     made.declared = made.schema()
@@ -235,7 +235,7 @@ def test_a_version_that_came_between_definition_and_start_is_refused(registry: S
 
 
 @pytest.mark.parametrize(("kind", "first", "second"), [("avro", ORDER_1, ORDER_2), ("protobuf", PROTO, PROTO_2)])
-def test_a_subject_that_was_deleted_and_registered_anew_is_another_one(
+def test_a_subject_deleted_and_registered_anew_is_another_one(
     registry: SchemaRegistry, kind: str, first: str, second: str
 ) -> None:
     """Its versions are counted from 1 again, so that the number alone would be the same."""
@@ -482,9 +482,7 @@ def test_a_default_is_a_value_of_its_type(registry: SchemaRegistry, kind: Any, d
         (_record([_field("a", {"type": "array", "items": ["int", "string"]})]), "'a.element' is a union"),
     ],
 )
-def test_schemas_without_a_form_are_refused_when_the_query_is_defined(
-    registry: SchemaRegistry, schema: str, words: str
-) -> None:
+def test_schemas_without_a_form_are_refused_at_definition(registry: SchemaRegistry, schema: str, words: str) -> None:
     with pytest.raises(Unsupported, match=words):
         spark_type(json.loads(schema))
     registry.register("orders-value", schema)

@@ -115,7 +115,7 @@ def test_topics_that_keep_state_are_matched_on_request_only(kafka: Broker) -> No
     assert channels(source(kafka, own)) == {own}, "by its name any topic is read"
 
 
-def test_a_topic_that_was_begun_stays_when_internal_topics_are_no_longer_wanted(kafka: Broker) -> None:
+def test_a_begun_topic_stays_when_internal_ones_become_unwanted(kafka: Broker) -> None:
     own = kafka.topic("__heartbeat")
     kafka.send(own, ["a", "b"])
     make = lambda more: source(kafka, "", pattern=own, ending="none", **more)  # noqa: E731

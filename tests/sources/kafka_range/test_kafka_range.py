@@ -76,7 +76,7 @@ def test_the_end_is_where_the_log_ended_when_it_began(kafka: Broker) -> None:
     assert sorted(values(run)) == sorted(value for partition in range(3) for value in named(f"{partition}-", 5))
 
 
-def test_without_an_end_it_continues_with_new_messages_and_partitions(kafka: Broker) -> None:
+def test_without_an_end_it_reads_new_messages_and_partitions(kafka: Broker) -> None:
     topic = kafka.topic()
     kafka.send(topic, ["before"])
     options = {"starting": "latest", "ending": "none", "discovery_interval": "0"}
@@ -95,7 +95,7 @@ def test_without_an_end_it_continues_with_new_messages_and_partitions(kafka: Bro
     assert sorted(rows) == [(0, b"after"), (1, b"first of the new one"), (1, b"second")]
 
 
-def test_what_is_not_committed_is_waited_for_and_what_is_aborted_is_passed_over(kafka: Broker) -> None:
+def test_uncommitted_messages_are_awaited_and_aborted_skipped(kafka: Broker) -> None:
     """Ranges that end in a marker, begin with one, and hold nothing but aborted messages."""
     topic = kafka.topic()
     for number in range(6):
@@ -167,7 +167,7 @@ def test_records_that_retention_removed_are_reported_or_skipped(kafka: Broker) -
     assert list(accepting.read(channel, 0, 3)) == []
 
 
-def test_a_topic_that_was_created_again_is_reported_by_its_offsets(kafka: Broker) -> None:
+def test_a_topic_created_again_is_reported_by_its_offsets(kafka: Broker) -> None:
     """Where the brokers give topics no ids; see `test_changed_topics` for the others."""
     topic = kafka.topic()
     kafka.send(topic, named("a", 10))
@@ -247,7 +247,7 @@ def test_a_header_whose_key_is_not_utf8_is_refused() -> None:
     assert "message at offset 7 of partition 1 of topic 't' has a key that is not UTF-8" in error.what
 
 
-def test_a_broker_that_is_down_is_reported_and_one_that_comes_back_is_read(kafka: Broker) -> None:
+def test_a_broker_is_reported_when_down_and_read_when_back(kafka: Broker) -> None:
     topic = kafka.topic()
     kafka.send(topic, named("a", 5))
     made = source(kafka, topic, ending="none", request_timeout="2 s")

@@ -77,7 +77,7 @@ def test_a_half_read_table_that_is_not_the_same_is_refused(
     "statement",
     ["VACUUM FULL t", "ALTER TABLE t ADD more int DEFAULT 3", "ALTER TABLE t RENAME TO u; ALTER TABLE u RENAME TO t"],
 )
-def test_a_half_read_table_that_is_stored_anew_is_read_to_its_end(table: Database, way: str, statement: str) -> None:
+def test_a_half_read_table_stored_anew_is_read_to_its_end(table: Database, way: str, statement: str) -> None:
     found = half_read(table, **WAYS[way])
     apart(found, table, statement)
     to_rest(found)
@@ -144,7 +144,7 @@ def test_a_column_that_begins_again_is_refused(table: Database, restart: bool) -
 
 
 @pytest.mark.parametrize("way", ["xmin", "column"])
-def test_a_table_that_is_emptied_after_it_was_read_may_be_filled_further(table: Database, way: str) -> None:
+def test_a_table_emptied_after_it_was_read_may_be_filled_further(table: Database, way: str) -> None:
     """As a queue is: the values continue."""
     found = half_read(table, **WAYS[way])
     to_rest(found)

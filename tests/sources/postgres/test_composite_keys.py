@@ -89,7 +89,7 @@ def test_a_null_in_a_part_of_a_querys_key_is_refused(table: Database) -> None:
         run(table, query="SELECT a, nullif(b, 'b3') AS b FROM t", key="a, b").epoch()
 
 
-def test_the_primary_key_is_the_default_unless_a_column_is_unique(table: Database) -> None:
+def test_the_primary_key_is_default_unless_a_column_is_unique(table: Database) -> None:
     def key_of(**given: str) -> Key:
         made = Postgres(options(table, **given))
         made.schema()

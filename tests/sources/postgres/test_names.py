@@ -20,7 +20,7 @@ ALIASES = (
 
 
 @pytest.mark.parametrize("what", ["view", "query"])
-def test_a_row_without_a_transaction_is_known_by_all_of_its_columns(table: Database, what: str) -> None:
+def test_a_row_without_a_transaction_is_known_by_all_its_columns(table: Database, what: str) -> None:
     """Also if one of them has the name of our alias; and if it is null."""
     table.run("CREATE VIEW v AS SELECT id, word, CASE WHEN id < 5 THEN 'same' END AS t FROM t")
     more: dict[str, Any] = {"table": "v"} if what == "view" else {"query": "SELECT * FROM v"}

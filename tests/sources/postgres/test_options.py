@@ -79,7 +79,7 @@ def test_only_rows_of_the_condition_are_read(table: Database, way: dict[str, Any
     assert ids(found) == wanted
 
 
-def test_a_table_without_rows_or_without_those_of_the_condition_ends_at_once(table: Database) -> None:
+def test_a_table_without_any_or_matching_rows_ends_at_once(table: Database) -> None:
     for where in ("word = 'nowhere'", ""):
         found = run(table, where=where)
         to_rest(found)
@@ -116,7 +116,7 @@ def test_a_view_with_a_null_key_outside_of_the_condition_is_read(table: Database
     assert len(ids(found)) == 19
 
 
-def test_a_statement_that_takes_too_long_is_transient_and_names_the_option(table: Database) -> None:
+def test_too_slow_a_statement_is_transient_and_names_the_option(table: Database) -> None:
     found = run(table, query="SELECT id, pg_sleep(1)::text AS s FROM t", key="id", statement_timeout="150")
     with pytest.raises(StorageError, match="longer than statement_timeout") as failed:
         found.epoch()
@@ -157,7 +157,7 @@ def test_values_that_settings_show_in_other_ways(german_database: Database, what
 
 @pytest.mark.parametrize("key", ["at timestamptz", "at interval", "at date", "at timestamp"])
 @pytest.mark.parametrize("variable", ["PGDATESTYLE", "PGTZ"])
-def test_an_executor_with_another_environment_reads_the_same_rows(
+def test_an_executor_with_another_environment_reads_the_same(
     german_database: Database, monkeypatch: pytest.MonkeyPatch, key: str, variable: str
 ) -> None:
     german_database.run(

@@ -48,9 +48,7 @@ def read(database: Database, way: str, **more: Any) -> SourceRun:
 
 @pytest.mark.parametrize("way", INCREMENTS)
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_partition_with_rows_that_were_passed_is_refused_when_it_is_attached(
-    database: Database, way: str, restart: bool
-) -> None:
+def test_one_with_rows_already_passed_is_refused_when_attached(database: Database, way: str, restart: bool) -> None:
     found = read(database, way)
     first = 10 if way == "column" else 30
     database.run(*loaded(2, first, first + 4))
@@ -105,7 +103,7 @@ def test_new_partitions_with_new_rows_are_read(database: Database, way: str, res
     )
 
 
-def test_a_partition_that_is_attached_while_an_older_transaction_is_open_is_read_once(database: Database) -> None:
+def test_one_attached_during_an_older_transaction_is_read_once(database: Database) -> None:
     """It is there in the step that stops before the open transaction, whose mark is older than the attachment."""
     found = read(database, "xmin")
     database.run(*loaded(2, 30, 34))
@@ -121,7 +119,7 @@ def test_a_partition_that_is_attached_while_an_older_transaction_is_open_is_read
 
 
 @pytest.mark.parametrize("way", INCREMENTS)
-def test_a_partition_that_comes_while_the_ranges_are_read_is_refused_after_them(database: Database, way: str) -> None:
+def test_one_that_comes_during_the_ranges_is_refused_after_them(database: Database, way: str) -> None:
     database.run(*TABLE)
     given = options(database, rows_per_channel="4", key="day,id", **INCREMENTS[way])
     found = SourceRun(Postgres, given, limits=[{"max_rows_per_epoch": "4", "readers": "1"}], lag=0)
@@ -136,7 +134,7 @@ def test_a_partition_that_comes_while_the_ranges_are_read_is_refused_after_them(
         to_rest(found)
 
 
-def test_conditions_and_privileges_of_the_table_hold_for_its_partitions(database: Database) -> None:
+def test_conditions_and_privileges_of_the_table_hold_for_them(database: Database) -> None:
     """The source reads the table; a partition need not be its own to read, and only the rows that it reads count."""
     found = read(database, "xmin", where="t.id < 1000")
     database.run(*loaded(2, 2000, 2004), *loaded(3, 30, 34))

@@ -41,7 +41,7 @@ def test_the_snapshot_is_given_up_once_all_rows_are_safe(table: Database) -> Non
     assert table.column(held) == [0]
 
 
-def test_a_replay_after_a_crash_gives_the_same_rows_beside_new_ones(table: Database) -> None:
+def test_a_replay_after_a_crash_gives_the_same_rows_and_new_ones(table: Database) -> None:
     """The snapshot is gone with the planner; rows that were inserted since are distinguished by their transaction."""
     found = run(table, limit=12, rows_per_channel="5")
     assert found.epoch()
@@ -72,7 +72,7 @@ def test_a_query_is_identified_by_the_text_of_its_rows(table: Database) -> None:
         found.replay()
 
 
-def test_ranges_that_were_never_started_are_cut_anew_and_cover_the_rest(table: Database) -> None:
+def test_ranges_never_started_are_cut_anew_and_cover_the_rest(table: Database) -> None:
     """After a restart, with other statistics: no row is left out, and none is read twice."""
     found = run(table, limit=3, rows_per_channel="4")
     for _ in range(3):
@@ -182,7 +182,7 @@ def test_an_available_now_run_reads_what_is_there(table: Database, way: dict[str
     assert ids(found) == list(range(1, 322))
 
 
-def test_the_start_waits_for_transactions_that_could_still_add_smaller_values(table: Database) -> None:
+def test_it_starts_after_transactions_that_may_add_lower_values(table: Database) -> None:
     given: dict[str, Any] = {"incremental": "column", "incremental_column": "id", "settle_timeout": "100 ms"}
     with table.connect() as late:
         late.execute("BEGIN")
@@ -278,7 +278,7 @@ def tens(database: Database) -> Database:
 
 
 @pytest.mark.parametrize("way", ["bounded", "xmin"])
-def test_transactions_that_were_open_at_the_plan_do_not_hinder_a_replay(tens: Database, way: str) -> None:
+def test_transactions_open_at_the_plan_do_not_hinder_a_replay(tens: Database, way: str) -> None:
     """With keys among those that were planned, younger and older than what was committed then, and in savepoints."""
     with tens.connect() as old, tens.connect() as young:
         old.execute("BEGIN")
@@ -301,7 +301,7 @@ def test_transactions_that_were_open_at_the_plan_do_not_hinder_a_replay(tens: Da
     assert {10, 200} <= read and not {11, 12, 14, 15, 41} & read
 
 
-def test_many_transactions_behind_an_old_one_keep_positions_small(tens: Database) -> None:
+def test_many_transactions_after_an_old_one_keep_positions_small(tens: Database) -> None:
     """A transaction that has been open for long: those that have ended since are not all written down."""
     with tens.connect() as old:
         old.execute("BEGIN")

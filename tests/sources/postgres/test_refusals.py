@@ -113,7 +113,7 @@ def awaited(database: Database, statement: str) -> Iterator[None]:
     assert not thread.is_alive()
 
 
-def test_a_reader_behind_a_change_of_the_table_ends_by_name_and_lets_it_happen(table: Database) -> None:
+def test_a_reader_behind_a_table_change_ends_and_lets_it_happen(table: Database) -> None:
     schema = columns("id bigint, word string")
     found = run(table, schema=schema, limit=6, rows_per_channel="5", lock_timeout="300 ms")
     assert found.epoch()

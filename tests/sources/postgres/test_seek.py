@@ -87,7 +87,7 @@ def test_an_increment_by_column_reads_again_from_behind_a_value(table: Database)
     assert 31 not in ids(found)
 
 
-def test_an_increment_by_transaction_reads_again_from_a_transaction(table: Database) -> None:
+def test_an_increment_by_transaction_rereads_from_a_transaction(table: Database) -> None:
     found = grown(table, {"incremental": "xmin"})
     before = found.offset.running[INCREMENT].at
     for wrong in (-1, "x", None, True, before["xid"] + 10**6):

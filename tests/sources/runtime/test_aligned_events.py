@@ -53,17 +53,13 @@ def query(tmp_path: Path) -> Query:
 
 
 @pytest.mark.parametrize(("s", "t"), [(0, 0), (9, 0), (0, 9)])
-def test_until_the_barrier_has_passed_the_query_it_continues_and_obeys_nothing_later(
-    query: Query, s: int, t: int
-) -> None:
+def test_until_the_barrier_has_passed_it_obeys_nothing_later(query: Query, s: int, t: int) -> None:
     directives = query.plan(at("s", s), at("t", t))
     assert not directives.hold and user(directives) == {} and directives.configuration.sequence <= 1
 
 
 @pytest.mark.parametrize("other", [at("t", 9), at("t", 11), at("t", ended=True)])
-def test_behind_the_barrier_it_stands_still_until_it_is_known_what_comes_of_it(
-    query: Query, other: SourceOffset
-) -> None:
+def test_a_source_stands_behind_the_barrier_until_the_outcome(query: Query, other: SourceOffset) -> None:
     directives = query.plan(at("s", 9), other)
     assert directives.hold and directives.stamp is None and user(directives) == {}
 

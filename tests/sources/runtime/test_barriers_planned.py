@@ -88,7 +88,7 @@ def test_a_source_that_has_ended_stamps_nothing() -> None:
     assert planner.next(last) is last
 
 
-def test_u8_a_fed_source_stays_at_the_barrier_until_the_others_have_met_it_or_ended(tmp_path: Path) -> None:
+def test_u8_a_fed_source_stays_until_the_others_met_it_or_ended(tmp_path: Path) -> None:
     ledger = FakeLedger(known=PENDING)
     planner = fed(tmp_path, ledger, {2: 4})
     first = planner.next(SourceOffset("fed"))

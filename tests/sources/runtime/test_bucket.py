@@ -62,7 +62,7 @@ def test_no_pattern_of_questions_gets_more_than_the_rate(rate: float, pauses: li
 
 
 @pytest.mark.parametrize("rate", [0.5, 100, 1_000_000])
-def test_after_ten_minutes_without_input_one_second_is_read_at_once(rate: float) -> None:
+def test_after_ten_idle_minutes_one_second_is_read_at_once(rate: float) -> None:
     world = World(rate)
     world.run(600, available=0)
     assert world.bucket.fill(world.now, MOST_S) <= max(1, rate * (BURST_S + 0.02))
@@ -136,16 +136,14 @@ class Paced:
 
 
 @given(cost=st.floats(1e-6, 1e-2), overhead=st.floats(0, 1), slower=st.floats(0.1, 10))
-def test_epochs_settle_at_the_target_also_after_a_row_has_come_to_cost_more_or_less(
-    cost: float, overhead: float, slower: float
-) -> None:
+def test_epochs_settle_at_the_target_though_the_cost_changes(cost: float, overhead: float, slower: float) -> None:
     world = Paced(cost, overhead)
     assert abs(world.settle() - TARGET / 1000) <= 0.25 * TARGET / 1000
     world.cost *= slower
     assert abs(world.settle() - TARGET / 1000) <= 0.25 * TARGET / 1000
 
 
-def test_an_epoch_that_takes_ten_times_as_long_is_corrected_at_once() -> None:
+def test_an_epoch_ten_times_as_long_is_corrected_at_once() -> None:
     world = Paced(cost=1e-3)
     world.settle()
     world.cost *= 10
@@ -161,7 +159,7 @@ def test_an_epoch_with_all_there_was_does_not_raise_the_limit() -> None:
     assert world.pace.limit(None) == FIRST
 
 
-def test_the_users_limit_is_never_exceeded_and_the_first_epoch_is_small() -> None:
+def test_the_users_limit_holds_and_the_first_epoch_is_small() -> None:
     world = Paced(cost=1e-6)
     assert world.pace.limit(None) == FIRST
     for _ in range(10):

@@ -81,9 +81,7 @@ def in_debt(job: Job) -> None:
 
 
 @pytest.mark.parametrize("state", [Job.to_rest, paused, interval, available_now, in_debt])
-def test_e12_an_event_makes_an_epoch_whatever_keeps_the_source_from_reading(
-    job: Job, state: Callable[[Job], None]
-) -> None:
+def test_e12_an_event_makes_an_epoch_even_if_nothing_is_read(job: Job, state: Callable[[Job], None]) -> None:
     state(job)
     before = job.log.offsets[-1]
     assert job.epoch() is None
@@ -105,7 +103,7 @@ def test_an_event_goes_with_the_rows_that_are_there(job: Job) -> None:
     assert job.log.offsets[-1].control == 1
 
 
-def test_events_for_others_make_no_epoch_and_are_part_of_the_configuration_of_the_next(job: Job) -> None:
+def test_events_for_others_make_no_epoch_but_configure_the_next(job: Job) -> None:
     job.to_rest()
     for number in range(50):
         job.ledger.accept("set_config", "query:other", {"key": f"k{number}", "value": number})
@@ -177,7 +175,7 @@ class Together(Memory):
 @pytest.mark.parametrize(
     ("kind", "value"), [("pause", None), ("rate_limit", {"rows_per_second": 5})], ids=["pause", "limit"]
 )
-def test_a_channel_that_may_not_be_read_yet_is_part_of_the_first_offset(
+def test_a_channel_not_to_be_read_yet_is_in_the_first_offset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, value: Json
 ) -> None:
     monkeypatch.setattr("tests.sources.memory.Memory", Together)
@@ -208,7 +206,7 @@ def test_a_paused_channel_is_not_read(job: Job) -> None:
     assert job.epoch() is None
 
 
-def test_a_bounded_source_does_not_end_as_long_as_a_channel_is_paused(tmp_path: Path) -> None:
+def test_a_bounded_source_does_not_end_while_a_channel_is_paused(tmp_path: Path) -> None:
     job = Job(tmp_path, Store({"a": 10, "b": 10}), bounded=True)
     job.options = {"readers": 1}
     job.start()
@@ -231,7 +229,7 @@ def test_a_pause_does_not_hold_up_a_barrier_or_a_drain(job: Job) -> None:
     assert job.log.offsets[-1].drained
 
 
-def test_the_interval_is_that_of_the_query_then_that_of_the_job_then_the_given_one(tmp_path: Path) -> None:
+def test_the_querys_interval_precedes_the_jobs_and_the_given_one(tmp_path: Path) -> None:
     job = Job(tmp_path, interval_ms=1_000)
 
     def between() -> float:
@@ -261,7 +259,7 @@ def seek(job: Job, position: Json, channel: str = "a") -> str:
     return job.ledger.accept("seek", f"source:s/{channel}", {"position": position, "yes": True}).event_id
 
 
-def test_e14_a_channel_is_sent_forward_and_back_and_the_others_continue(job: Job) -> None:
+def test_e14_a_channel_is_sent_to_and_fro_and_others_continue(job: Job) -> None:
     job.epoch()
     there = seek(job, 50)
     assert job.epoch() == {"b": (5, 15)}
@@ -277,7 +275,7 @@ def test_e14_a_channel_is_sent_forward_and_back_and_the_others_continue(job: Job
     assert job.log.read() == job.log.read(), "a replay reads the same"
 
 
-def test_a_jump_is_followed_by_an_epoch_that_only_carries_a_barrier_or_an_event(job: Job) -> None:
+def test_a_jump_precedes_an_epoch_of_only_a_barrier_or_event(job: Job) -> None:
     job.epoch()
     seek(job, 50)
     job.ledger.accept("pause", "source:s")
@@ -319,7 +317,7 @@ def test_a_jump_to_the_end_finishes_the_channel(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("position", [-1, 101, "x", None, {"deep": [1]}])
-def test_a_position_that_is_not_there_is_rejected_with_the_sources_reason(job: Job, position: Json) -> None:
+def test_a_missing_position_is_rejected_with_the_sources_reason(job: Job, position: Json) -> None:
     job.epoch()
     wrong = seek(job, position)
     assert (job.epoch() or {})["a"] == (5, 10)
@@ -327,7 +325,7 @@ def test_a_position_that_is_not_there_is_rejected_with_the_sources_reason(job: J
     assert "the number of a row, from 0 to 100" in job.stamp.outcomes[wrong]["reason"]
 
 
-def test_channels_that_have_finished_or_never_were_are_not_sent_anywhere(tmp_path: Path) -> None:
+def test_finished_or_unknown_channels_are_not_sent_anywhere(tmp_path: Path) -> None:
     job = Job(tmp_path, Store({"a": 5, "b": 5, "c": 500}), bounded=True)
     job.options = {"max_rows_per_epoch": 10, "readers": 3}
     job.start()
@@ -358,7 +356,7 @@ def failing(problem: Exception) -> Callable[..., Position]:
 
 
 @pytest.mark.parametrize("mistake", [ZeroDivisionError, KeyError, AttributeError])
-def test_a_mistake_in_the_source_rejects_the_event_and_does_not_stop_the_query(
+def test_a_mistake_in_the_source_rejects_the_event_only(
     job: Job, monkeypatch: pytest.MonkeyPatch, mistake: type[Exception]
 ) -> None:
     monkeypatch.setattr(Memory, "seek", failing(mistake("oh")))
@@ -380,7 +378,7 @@ def test_storage_that_is_away_is_no_reason_to_reject(job: Job, monkeypatch: pyte
     assert job.stamp.outcomes[there]["status"] == "applied"
 
 
-def test_more_broadcasts_than_fit_are_spread_over_epochs_in_order(job: Job) -> None:
+def test_too_many_broadcasts_are_spread_over_epochs_in_order(job: Job) -> None:
     job.to_rest()
     for number in range(2 * MOST_BROADCASTS + 7):
         job.ledger.accept("broadcast", "query:q", {"type": "t", "value": number})
@@ -407,7 +405,7 @@ def test_large_broadcasts_fill_a_stamp_earlier(job: Job) -> None:
     assert sum(sizes) == 100 and max(sizes) < 40
 
 
-def test_a_plan_that_did_not_become_an_epoch_is_made_again_with_what_came_meanwhile(job: Job) -> None:
+def test_a_plan_that_became_no_epoch_is_remade_with_the_newest(job: Job) -> None:
     job.epoch()
     seek(job, 50)
     plans = [job.planner.next(job.log.offsets[-1]) for _ in range(2)]
@@ -421,7 +419,7 @@ def test_a_plan_that_did_not_become_an_epoch_is_made_again_with_what_came_meanwh
     assert job.log.offsets[-1].running["a"].at == 50
 
 
-def test_an_event_that_had_expired_is_not_obeyed_whoever_looks_and_whenever(tmp_path: Path) -> None:
+def test_an_expired_event_is_not_obeyed_whoever_looks_and_when(tmp_path: Path) -> None:
     clock, ledger = [0.5], FakeLedger()
     books = [
         DirectiveBook(
@@ -441,7 +439,7 @@ def test_an_event_that_had_expired_is_not_obeyed_whoever_looks_and_whenever(tmp_
         assert {name: one["status"] for name, one in directives.stamp.outcomes.items()} == {"e2": "expired"}
 
 
-def test_what_was_asked_of_an_earlier_history_is_not_done_again_and_what_is_in_force_stays(tmp_path: Path) -> None:
+def test_an_earlier_historys_settings_hold_but_not_its_requests(tmp_path: Path) -> None:
     job = Job(tmp_path, lineage=3, begun=5)
     job.to_rest()
     old = job.ledger.accept("broadcast", "job", {"type": "t"}, lineage=2, incarnation=9).event_id
@@ -485,7 +483,7 @@ def test_what_is_rejected_leaves_in_force_what_was(job: Job) -> None:
     assert job.epoch() == {"a": (2, 4), "b": (2, 4)}
 
 
-def test_e11_one_source_has_ended_and_the_query_has_one_configuration_per_epoch(tmp_path: Path) -> None:
+def test_e11_one_configuration_per_epoch_when_a_source_has_ended(tmp_path: Path) -> None:
     ledger = FakeLedger()
     one = memory(Store({"a": 4}), max_rows_per_epoch=4)
     two = memory(Store({"a": 100}, ends=False), bounded=False, uid="t", max_rows_per_epoch=4)
@@ -514,7 +512,7 @@ def test_an_event_for_a_source_of_the_query_is_left_to_it(tmp_path: Path) -> Non
     assert job.stamp.outcomes == {}
 
 
-def test_channels_that_advance_together_are_not_addressed_one_by_one(tmp_path: Path) -> None:
+def test_channels_that_advance_together_are_not_addressed_singly(tmp_path: Path) -> None:
     ledger = FakeLedger()
     made = Planner(Fed({}), registration(uid="fed", checkpoint=str(tmp_path)), ledger)
     first = made.next(SourceOffset("fed"))

@@ -55,7 +55,7 @@ def query(tmp_path: Path) -> Query:
     return Query(tmp_path)
 
 
-def test_it_holds_behind_the_events_before_the_one_that_needs_a_restart(query: Query) -> None:
+def test_it_holds_behind_events_before_one_that_needs_a_restart(query: Query) -> None:
     assert query.plans() and not query.holds(1)
     query.set(1, "other")
     needs = query.set(2)
@@ -84,7 +84,7 @@ def test_it_continues_when_no_restart_is_needed(query: Query) -> None:
     assert not query.plans() and query.holds(needs + 1)
 
 
-def test_a_refused_value_and_the_former_one_are_obeyed_with_one_epoch(query: Query) -> None:
+def test_a_refused_value_and_its_reversal_share_one_epoch(query: Query) -> None:
     """The view is old: the driver has added the former value since the source began to hold."""
     query.plans()
     bad = query.set(2)

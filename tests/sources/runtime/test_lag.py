@@ -164,7 +164,7 @@ def test_short_epochs_never_make_it_ask(asked: Asked) -> None:
     assert asked.times == [] and asked.noted is None
 
 
-def test_during_a_long_epoch_the_figure_is_never_older_than_the_interval(asked: Asked) -> None:
+def test_in_a_long_epoch_it_is_never_older_than_the_interval(asked: Asked) -> None:
     asked.sleep(1_000 + 4.9)
     assert asked.times == []
     for number in range(1, 6):

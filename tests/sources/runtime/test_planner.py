@@ -28,7 +28,7 @@ def planner(store: Store, *, bounded: bool = True, **options: object) -> Planner
     return Planner(memory(store, bounded=bounded, **options), None, NoLedger())
 
 
-def test_without_a_limit_one_epoch_reads_all_and_says_that_the_source_has_ended() -> None:
+def test_without_a_limit_one_epoch_reads_all_and_ends_the_source() -> None:
     log = ran(planner(Store({"a": 3, "b": 0, "c": 5})))
     assert len(log.offsets) == 2
     assert rows_of(log.read()) == {"a": [0, 1, 2], "c": [0, 1, 2, 3, 4]}
@@ -37,7 +37,7 @@ def test_without_a_limit_one_epoch_reads_all_and_says_that_the_source_has_ended(
 
 
 @given(limit=st.integers(1, 10), rows=st.lists(st.integers(1, 20), min_size=1, max_size=5))
-def test_every_epoch_but_the_last_fills_at_least_half_of_its_limit(limit: int, rows: list[int]) -> None:
+def test_every_epoch_but_the_last_fills_half_its_limit_at_least(limit: int, rows: list[int]) -> None:
     log = ran(planner(Store({f"c{n}": count for n, count in enumerate(rows)}), max_rows_per_epoch=limit))
     sizes = [sum(piece.end - piece.start for piece in epoch) for epoch in log.read()]
     assert all(size <= limit for size in sizes)
@@ -111,7 +111,7 @@ def test_the_interval_is_measured_on_a_clock_that_nobody_sets() -> None:
     assert inspect.signature(Planner).parameters["clock"].default is time.monotonic
 
 
-def test_the_interval_delays_neither_drain_nor_final_epochs_nor_an_available_now_run() -> None:
+def test_the_interval_delays_no_drain_end_or_available_now_run() -> None:
     ledger = FakeLedger()
     timed = Planner(memory(Store({"a": 9}), max_rows_per_epoch=1), registration(interval_ms=10**9), ledger, lambda: 1.0)
     log = Log()
@@ -131,7 +131,7 @@ def test_the_interval_delays_neither_drain_nor_final_epochs_nor_an_available_now
     assert rows_of(log.read()) == {"a": [0, 1, 2]}
 
 
-def test_a_drain_ends_the_source_where_it_stands_and_reads_nothing_more() -> None:
+def test_a_drain_ends_the_source_where_it_stands() -> None:
     ledger = FakeLedger()
     store = Store({"a": 9, "b": 9}, ends=False)
     log = Log()
@@ -189,7 +189,7 @@ def test_flags_beyond_what_the_offset_says_are_not_honoured() -> None:
     assert rows_of(log.read()) == all_rows({"a": 2, "b": 2})
 
 
-def test_confirmed_finishes_leave_the_offset_and_are_not_read_again() -> None:
+def test_confirmed_finishes_leave_the_offset_and_are_not_reread() -> None:
     ledger = FakeLedger()
     store = Store({f"c{n}": 1 for n in range(5)})
     log = Log()
@@ -203,7 +203,7 @@ def test_confirmed_finishes_leave_the_offset_and_are_not_read_again() -> None:
     assert rows_of(log.read()) == all_rows(store.rows)
 
 
-def test_resume_receives_the_known_channels_and_those_that_have_finished() -> None:
+def test_resume_receives_the_known_and_the_finished_channels() -> None:
     calls: list[tuple[list[Channel], frozenset[str]]] = []
 
     class Resuming(Memory):
@@ -244,7 +244,7 @@ def test_an_available_now_run_reads_what_was_there_when_it_began(
     assert not log.offsets[-1].ended
 
 
-def test_an_available_now_run_continues_a_channel_that_is_no_longer_listed() -> None:
+def test_an_available_now_run_continues_a_channel_not_listed_now() -> None:
     store = Store({"a": 4}, ends=False)
     log = Log()
     log.plan(planner(store, bounded=False, max_rows_per_epoch=2))

@@ -96,7 +96,7 @@ def test_a_channels_own_limit_holds_in_addition() -> None:
     assert found["c0"] > 10 * 30_000
 
 
-def test_a_smaller_rate_holds_from_the_next_epoch_on_whatever_the_larger_one_has_left() -> None:
+def test_a_smaller_rate_holds_from_the_next_epoch_on() -> None:
     one = job(1)
     one.epoch_s = 1.5
     one.limit({"rows_per_second": 1_000_000})
@@ -125,7 +125,7 @@ def test_a_greater_rate_is_not_held_up_by_a_debt() -> None:
     assert total(one.run(1)) > 0
 
 
-def test_after_a_time_without_input_one_seconds_rows_are_read_at_once() -> None:
+def test_after_idle_time_one_seconds_rows_are_read_at_once() -> None:
     one = job(1, rows=0, rate=1_000)
     one.run(60)
     one.source.store.rows["c0"] = ENDLESS  # type: ignore[attr-defined]
@@ -206,7 +206,7 @@ def test_a_bounded_source_ends_although_its_debt_is_large() -> None:
     assert again.next(ended).ended
 
 
-def test_an_available_now_run_waits_for_tokens_and_reads_everything() -> None:
+def test_an_available_now_run_waits_for_tokens_and_reads_all() -> None:
     one = job(2, rows=300, rate=1_000)
     one.planner.prepare_available_now()
     begin = one.now
@@ -272,7 +272,7 @@ def test_paced_rows_are_as_old_as_they_are_late() -> None:
 
 
 @pytest.mark.parametrize("name", ["a.json.gz", "a.csv"])
-def test_a_file_that_is_read_in_one_step_is_counted_under_a_limit(tmp_path: Path, name: str) -> None:
+def test_a_file_read_in_one_step_is_counted_under_a_limit(tmp_path: Path, name: str) -> None:
     rows = "".join(json.dumps({"n": str(n)}) + "\n" if "json" in name else f'"{n}\n"\n' for n in range(500))
     data = rows.encode()
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)

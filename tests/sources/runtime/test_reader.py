@@ -80,7 +80,7 @@ def test_no_task_has_more_than_the_even_share_and_one_range(given: list[Range], 
 
 
 @given(pieces, st.integers(1, 12))
-def test_a_source_that_can_split_uses_all_readers_and_loses_no_row(given: list[Range], readers: int) -> None:
+def test_a_splitting_source_uses_all_readers_and_loses_no_row(given: list[Range], readers: int) -> None:
     tasks = tasks_of(splitting(), given, readers)
     assert len(tasks) <= readers
     rows: dict[str, list[int]] = {}
@@ -110,7 +110,7 @@ class Wanting(Splitting):
 
 
 @given(pieces, st.integers(1, 12))
-def test_a_source_may_want_more_tasks_and_large_ranges_are_divided_among_more(given: list[Range], readers: int) -> None:
+def test_large_ranges_are_divided_if_a_source_wants_more_tasks(given: list[Range], readers: int) -> None:
     source = Wanting({"uid": "s"})
     source.store = Store({})
     tasks = tasks_of(source, given, readers)
@@ -177,7 +177,7 @@ def test_a_source_that_was_not_asked_for_long_answers_at_once(asked: Asked) -> N
     assert asked.pauses == []
 
 
-def test_a_source_without_rows_does_not_delay_the_epochs_of_another_one(asked: Asked) -> None:
+def test_a_source_without_rows_does_not_delay_anothers_epochs(asked: Asked) -> None:
     for _ in range(3 * PATIENCE):
         assert asked() == 3
         asked.reader.commit(asked.at)

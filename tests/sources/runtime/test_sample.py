@@ -129,7 +129,7 @@ def epoch(source: Callable[[], ChannelSource], schema: StructType, start: Source
 
 
 @pytest.mark.parametrize("name", ["datagen", "parquet", "csv"])
-def test_a_replay_chooses_the_same_rows_whatever_the_number_of_readers(tmp_path: Path, place: Path, name: str) -> None:
+def test_a_replay_chooses_the_same_rows_with_any_readers(tmp_path: Path, place: Path, name: str) -> None:
     schema = columns("id bigint")
     folder = tmp_path / "data"
     folder.mkdir()
@@ -158,7 +158,7 @@ def test_a_replay_chooses_the_same_rows_whatever_the_number_of_readers(tmp_path:
         assert len(ChannelReader(made(4), schema).partitions(start.to_json(), all_rows.to_json())) == 4
 
 
-def test_an_epoch_whose_stamp_is_gone_is_not_read_with_another_configuration(place: Path) -> None:
+def test_an_epoch_with_a_lost_stamp_gets_no_other_configuration(place: Path) -> None:
     end = SourceOffset("s", 1, {"0": Running(9, {"rows": 9}, 0, new=True)}, control=1, stamp="0" * 32)
     with pytest.raises(StateError, match="is missing"):
         epoch(lambda: DataGen({"uid": "s", "rows": "9"}), columns("id bigint"), SourceOffset("s", lineage=1), end)

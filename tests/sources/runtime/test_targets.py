@@ -36,7 +36,7 @@ def planner(store: Store, known: Registration | None) -> Planner:
     return made
 
 
-def test_another_planner_of_the_run_reads_up_to_where_the_first_one_was_to_read(place: Path) -> None:
+def test_another_planner_of_the_run_reads_up_to_the_same_place(place: Path) -> None:
     store, log, known = Store({"a": 3}, ends=False), Log(), until_now(place)
     planner(store, known)
     store.rows.update(a=5, b=2)
@@ -115,9 +115,7 @@ def versions(log: Log) -> set[str]:
 
 
 @pytest.mark.parametrize("epochs", range(5))
-def test_a_table_is_read_up_to_its_version_at_the_start_whenever_the_planner_dies(
-    place: Path, tmp_path: Path, epochs: int
-) -> None:
+def test_a_table_is_read_as_of_the_start_if_the_planner_dies(place: Path, tmp_path: Path, epochs: int) -> None:
     table, log, known = tmp_path / "table", Log(), until_now(place)
     for one in range(3):
         append(table, one)
@@ -141,9 +139,7 @@ def test_the_version_of_a_snapshot_is_chosen_when_the_run_begins(place: Path, tm
 
 
 @pytest.mark.parametrize("epochs", range(2))
-def test_a_run_that_begins_behind_the_newest_version_skips_none_that_comes_later(
-    place: Path, tmp_path: Path, epochs: int
-) -> None:
+def test_a_run_begun_behind_the_newest_version_skips_none(place: Path, tmp_path: Path, epochs: int) -> None:
     table, log, known = tmp_path / "table", Log(), until_now(place)
     append(table, 0)
     first = of_table(table, known, starting_version="latest")

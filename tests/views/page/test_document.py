@@ -80,7 +80,7 @@ def test_a_query_has_the_latencies_from_its_sources(facts: Facts) -> None:
     assert shown and not any(shown.values())
 
 
-def test_each_second_belongs_to_one_state_and_downtime_to_its_incident(document: dict[str, Any]) -> None:
+def test_each_second_has_one_state_and_downtime_has_its_incident(document: dict[str, Any]) -> None:
     found = document["timeline"]
     assert sum(found["states_s"].values()) == pytest.approx(found["wall_s"], abs=0.01)
     job = found["intervals"][""]
@@ -101,7 +101,7 @@ def test_the_graph_is_that_of_the_definitions(document: dict[str, Any]) -> None:
     assert set(document["graph"]["operators"]) == set(SHOP)
 
 
-def test_channels_have_finished_or_are_known_from_the_newest_epoch(document: dict[str, Any]) -> None:
+def test_channels_have_finished_or_are_known_from_the_last_epoch(document: dict[str, Any]) -> None:
     (found,) = [one for one in document["channels"] if one["source"] == "load-orders-orders"]
     assert (found["done"], found["running"], found["finished"]) == (17, 13, False)
     assert ["part-3", 2, 103] in found["channels"] and ["part-29", 0, None] in found["channels"]
@@ -149,7 +149,7 @@ def test_top_says_since_when_a_driver_is_silent() -> None:
     assert f"no heartbeat since {beat:%Y-%m-%d %H:%M:%S} UTC" in shown.getvalue()
 
 
-def test_states_that_are_unknown_and_columns_that_are_new_are_shown() -> None:
+def test_unknown_states_and_new_columns_are_shown() -> None:
     found = page(of(state_row("PONDERING"), state_row("PONDERING", "q", incident="i1"), alive=True), NOW)
     assert found["job"]["state"] == "PONDERING" and found["queries"][0]["incident"] == "i1"
     assert found["job"]["states"] == {"PONDERING": 1}

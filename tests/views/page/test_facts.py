@@ -41,7 +41,7 @@ def read_all_but(row_type: type[Row]) -> Callable[..., pa.Table]:
     return found
 
 
-def test_latencies_are_those_that_the_newest_start_has_recorded_last(tmp_path: Path) -> None:
+def test_latencies_are_the_last_ones_of_the_newest_start(tmp_path: Path) -> None:
     made = State(tmp_path / "state")
     reader = FactsReader(Ledger(made.path))
     assert reader.read().latencies == {}
@@ -77,7 +77,7 @@ def test_only_what_is_new_is_read_and_nothing_is_missed(tmp_path: Path, monkeypa
 
 
 @pytest.mark.slow(1, "seventy commits to a Delta log")
-def test_a_table_that_was_compacted_or_has_many_new_commits_is_read_anew(tmp_path: Path) -> None:
+def test_a_table_compacted_or_with_many_new_commits_is_reread(tmp_path: Path) -> None:
     made = State(tmp_path / "state")
     reader = FactsReader(Ledger(made.path))
     made.writer.append(epoch(0))

@@ -57,7 +57,7 @@ def test_a_line_is_broken_where_no_driver_ran(document: dict[str, Any]) -> None:
             assert line.at[place - 1] <= since < line.at[place] < until <= line.at[place + 1]
 
 
-def test_a_time_without_a_driver_after_the_last_epoch_is_not_shown() -> None:
+def test_a_time_without_a_driver_after_the_last_epoch_is_hidden() -> None:
     spans = [{"since": 0, "until": 10}, {"since": 20, "until": 30}, {"since": 40, "until": None}]
     shown = plots(made({"q": series([5, 25])}, timeline={"spans": spans}))
     assert shown.gaps == ((10, 20),)
@@ -93,7 +93,7 @@ def test_what_is_not_known_is_no_value() -> None:
     assert [list(panel.lines[0].values) for panel in shown.panels] == [[None, 5], [10, 10], [None, 7]]
 
 
-def test_the_lag_ends_with_what_the_driver_said_last_unless_an_epoch_is_newer() -> None:
+def test_the_lag_ends_as_last_said_unless_an_epoch_is_newer() -> None:
     def lag(at: int) -> Plots:
         queries = [{"uid": "q", "lag": {"rows": 3, "at": at}}]
         return plots(made({"q": series([1, 20], lag=[9, 8])}, queries=queries), [PlotKind.LAG])
@@ -102,7 +102,7 @@ def test_the_lag_ends_with_what_the_driver_said_last_unless_an_epoch_is_newer() 
     assert lag(10).panels[0].lines[0].values == (9, 8)
 
 
-def test_a_query_has_the_same_colour_in_all_panels_and_the_slowest_have_one() -> None:
+def test_the_slowest_queries_have_one_colour_each_in_all_panels() -> None:
     many = {f"q{n:02}": series([1, 2], ms=[n, n]) for n in range(20)}
     many["q00"] = series([1, 2], ms=[0, 0], lag=[50, 50])
     shown = plots(made(many))
