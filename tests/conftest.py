@@ -6,18 +6,15 @@ import contextlib
 import gc
 import os
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_ext import masking
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.spark.backend.contract import FILE_MANAGER, LOCAL_FILES
 from tests.support import cheap_jvm
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # How long an example takes says nothing on a busy machine. The profile `ci` draws the same examples each time.
 # `--hypothesis-profile` chooses another one; tests that state a number of examples keep it.

@@ -6,7 +6,7 @@ Following an advice neither loses a row nor writes one twice, and ends in a stat
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,11 +14,9 @@ import pytest
 
 import spark_ext as sx
 from spark_ext.errors import NEW_QUERY, RESET
+from spark_ext.jobs.job import Job
 from tests.support.advice import ROOT, advice
 from tests.support.jobs import JobHarness
-
-if TYPE_CHECKING:
-    from spark_ext.jobs.job import Job
 
 pytestmark = pytest.mark.slow(4, "all sources of the product are parsed, once")
 

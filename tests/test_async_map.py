@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
-from pyspark.sql import Row
+from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 import spark_ext as sx
@@ -20,9 +20,6 @@ from spark_ext import async_map
 from spark_ext.asynchronous import _AsyncMap
 from spark_ext.errors import ConfigurationError, DataError, SparkExtError, StateError, TransientError, from_text
 from spark_ext.schemas.ddl import columns
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 NUMBERS = StructType([StructField("n", LongType())])
 

@@ -7,22 +7,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from spark_ext import cli
+from spark_ext.jobs.job import Job
 from spark_ext.script import load_function, make_job
 from tests.support import cheap_jvm
 from tests.support.scripts import scripts_undone
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from spark_ext.jobs.job import Job
 
 
 def spark_ext(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -7,19 +7,16 @@ import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from tests.golden.make_state import GENERATED_ROWS, KILLED_AT, READINGS, TRIPS, alone, job
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 GOLDEN = Path(__file__).parent / "golden"
 KILLED = dict(zip(KILLED_AT, (TRIPS, READINGS), strict=True))

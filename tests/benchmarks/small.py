@@ -18,7 +18,10 @@ from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pandas as pd
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from benchmarks import _control, _control_clients, _flink, _operators, _spark
@@ -30,10 +33,6 @@ from spark_ext.spark.session.jars import session_jars
 from tests.servers import kafka, postgres
 from tests.servers.spark_kafka import spark_kafka_jars
 from tests.support import cheap_jvm
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from pyspark.sql import SparkSession
 
 _JDBC: Final = "org.postgresql:postgresql:42.7.8"
 _OPEN: Final = ExitStack()

@@ -13,10 +13,9 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession
 
 Cause: TypeAlias = "Callable[[SparkSession, Path], object]"
 """Makes the failure happen: takes a session and an empty folder, and raises what the driver gets."""

@@ -26,20 +26,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import spark_ext as sx
 from tests.support.processes import Tree
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 PLACE: Final = Path("/tmp/spark-ext-golden")  # where the job has run, and has to be continued
 QUERIES: Final = ("generated", "hourly", "copied")

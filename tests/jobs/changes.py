@@ -7,19 +7,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
 
 import spark_ext as sx
 from spark_ext.errors import SparkExtError
 from spark_ext.jobs.job import Job
 from spark_ext.spark.session import registry
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 FILES: Final = list(range(10))
 GENERATED: Final = list(range(100, 110))

@@ -12,10 +12,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from spark_ext.errors import SparkExtError
@@ -24,9 +25,6 @@ from spark_ext.spark.logs.spark_log import SparkLog
 from tests.jobs.changes import ALL, APART, CHANGES, NEVER, Change, Lab, twice, write_files
 from tests.support.pages import read
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="module")

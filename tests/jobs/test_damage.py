@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from spark_ext.control.log import ControlLog
@@ -14,6 +15,7 @@ from spark_ext.control.requests import Accepted, Request
 from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.jobs.checkpointing.retained import complete
 from spark_ext.jobs.composition import ChangeDeclarations
+from spark_ext.jobs.job import Job
 from spark_ext.jobs.restoring.restore import remedy
 from spark_ext.jobs.starting.recorded_past import check_past, compared
 from spark_ext.ledger import Ledger
@@ -25,11 +27,6 @@ from tests.support.jobs import register
 from tests.support.refusals import refused
 from tests.support.saved import ALL, Chain
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from spark_ext.jobs.job import Job
 
 
 def damage(state: Path) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import spark_ext as sx
@@ -17,9 +17,6 @@ from spark_ext.observing.dump_folder import FOLDER, HEAP, STACKS
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
 from tests.test_cli import spark_ext
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def test_a_lack_of_memory_leaves_a_heap_and_restarts_the_query(lab: JobHarness) -> None:

@@ -6,12 +6,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 import spark_ext as sx
+from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.model.epoch_parts import PARTS
@@ -20,15 +22,10 @@ from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, S
 from spark_ext.views.page.document import page
 from spark_ext.views.page.facts import FactsReader
 from spark_ext.views.page.top import top_rows
+from spark_ext.views.snapshot import QuerySnapshot
 from spark_ext.views.terminal import mostly
 from tests.support.incident_listener import GOT
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from spark_ext.jobs.job import Job
-    from spark_ext.views.snapshot import QuerySnapshot
 
 
 class SlowOptions(SourceOptions):

@@ -6,9 +6,10 @@ import threading
 import time
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 import spark_ext as sx
@@ -19,9 +20,6 @@ from spark_ext.views.downtime import downtime
 from spark_ext.views.timeline import timeline
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
 
 
 def waits_for(gate: Path) -> Any:

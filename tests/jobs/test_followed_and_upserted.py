@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from spark_ext.errors import SparkExtError
@@ -16,9 +17,6 @@ from spark_ext.jobs.job import Job
 from spark_ext.spark.logs.spark_log import SparkLog
 from tests.jobs.changes import NEVER
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def test_an_unfinished_upsert_does_not_start_with_another_key(spark: SparkSession, tmp_path: Path) -> None:

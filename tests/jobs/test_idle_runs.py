@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import spark_ext as sx
 from spark_ext.delta.sink_table import Target
 from spark_ext.errors import JobFailedError
+from spark_ext.jobs.result import JobResult
 from spark_ext.model.identity import OPTION, Identity
 from spark_ext.model.lifecycle import State
 from spark_ext.sinks.files_2pc import folder
 from spark_ext.sinks.postgres_2pc import record
 from spark_ext.spark.session import registry
 from spark_ext.spark.session.registry import Registration
+from tests.servers.postgres import Database
 from tests.support.jobs import JobHarness
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-    from spark_ext.jobs.result import JobResult
-    from tests.servers.postgres import Database
-
 
 _IMPORTED = (Target, folder, record)
 """Workers would import them at the same time, and in several threads CPython 3.11 cannot parse them for pytest."""

@@ -8,23 +8,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import spark_ext as sx
 from spark_ext.commands import output
 from spark_ext.control.requests import ControlRefused, Refusal
+from spark_ext.jobs.job import Job
 from spark_ext.model.lifecycle import State
 from spark_ext.steering.sent import ControlNotDone
 from tests.support.waiting import until
 from tests.test_cli import spark_ext
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from spark_ext.jobs.job import Job
 
 
 def build(spark: SparkSession, folder: Path) -> Job:

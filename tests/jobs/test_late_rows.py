@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 import spark_ext as sx
+from spark_ext.jobs.result import JobResult
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.views.status import read_status
 from tests.support.jobs import JobHarness
-
-if TYPE_CHECKING:
-    from spark_ext.jobs.result import JobResult
 
 
 def arrive(lab: JobHarness, name: str, *times: str) -> None:

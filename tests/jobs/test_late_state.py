@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_ext as sx
@@ -22,9 +23,6 @@ from tests.support import validators
 from tests.support.jobs import JobHarness, expected, numbers
 from tests.support.saved import ALL, Chain, first_rows, held
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyspark.sql.functions import udf
@@ -24,14 +24,12 @@ from spark_ext.model.lifecycle import State
 from spark_ext.model.offsets import LoggedOffsets, Running, SourceOffset
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.storage import LocalFolder
+from spark_ext.views.snapshot import LatencySnapshot, QuerySnapshot
 from spark_ext.views.status import read_status
 from tests.support.exchanges import Producer
 from tests.support.jobs import JobHarness, expected
 from tests.support.refusals import failures
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from spark_ext.views.snapshot import LatencySnapshot, QuerySnapshot
 
 GRAPH = JobGraph((QueryNode("a", (), ("x",)), QueryNode("c", (Reader("x", "x-in"),))))
 

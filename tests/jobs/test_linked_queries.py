@@ -6,7 +6,7 @@ import json
 import shutil
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
@@ -15,6 +15,7 @@ import spark_ext as sx
 from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.exchange.arrow.master import ArrowMaster
 from spark_ext.exchange.entries import Entry, EntryKind
+from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import CheckpointRow, ExecutionStateRow, IncidentRow
 from spark_ext.model.lifecycle import State
@@ -23,9 +24,6 @@ from tests.support import validators
 from tests.support.jobs import JobHarness, expected, numbers
 from tests.support.refusals import delta_numbers
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from spark_ext.jobs.job import Job
 
 COUNTS = "40,25"
 

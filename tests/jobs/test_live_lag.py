@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
+from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.model.offsets import Position
@@ -21,11 +23,6 @@ from spark_ext.spark.session.registry import folder_of
 from spark_ext.views.page.document import page
 from spark_ext.views.page.facts import FactsReader
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from spark_ext.jobs.job import Job
 
 
 class GrowingOptions(SourceOptions):

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
+from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, count, udf, window
 
 import spark_ext as sx
@@ -31,9 +32,6 @@ from spark_ext.views.status import read_status
 from tests.metrics.jobs import BY_NAME
 from tests.servers.ports import free_ports
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Scrape = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -6,10 +6,11 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from spark_ext.jobs.job import Job
@@ -17,9 +18,6 @@ from spark_ext.spark.logs.spark_log import SparkLog
 from tests.jobs.changes import NEVER, Lab
 from tests.support import validators
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 class Counts(StatefulProcessor):

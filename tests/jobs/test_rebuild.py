@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from pyspark.sql import functions
+from pyspark.sql import DataFrame, functions
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import spark_ext as sx
 from spark_ext import failpoints
@@ -26,10 +27,6 @@ from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.jobs import JobHarness, expected
 from tests.support.killable import kill, rebuilding, rebuilt, running
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 SETTING = "spark.sql.session.timeZone"
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import spark_ext as sx
@@ -23,9 +24,6 @@ from tests.support import validators
 from tests.support.jobs import JobHarness, expected, numbers
 from tests.support.refusals import broken, delta_numbers
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def distinct(lab: JobHarness, **options: Any) -> DataFrame:

@@ -6,18 +6,15 @@ import json
 import logging
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from spark_ext.errors import SparkExtError
 from tests.servers.postgres import Database
 from tests.servers.receiver import Receiver
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 PASSWORD, ENCODED = "p@ss/w0rd%41", "p%40ss%2Fw0rd%2541"
 TOKEN, HEADER, QUERY = "tok-in-headers-1", "x-secret-value-2", "key-in-address-3"

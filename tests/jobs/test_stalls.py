@@ -9,17 +9,19 @@ import time
 from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_ext as sx
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow, JobRow
 from spark_ext.model.lifecycle import State
+from spark_ext.queries.watched import Stall
 from spark_ext.spark.watching.attendance import folder_of
 from spark_ext.views.downtime import downtime
 from spark_ext.views.timeline import timeline
@@ -27,11 +29,6 @@ from tests.stalls import operators
 from tests.support import operators as plain_operators
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from spark_ext.queries.watched import Stall
 
 
 class Stopping:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import threading
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import spark_ext as sx
 from spark_ext.errors import ConfigurationError, JobRunningError
+from spark_ext.jobs.job import Job
+from spark_ext.jobs.result import JobResult
 from spark_ext.model.lifecycle import State
 from tests.support.jobs import JobHarness, expected
 from tests.support.refusals import refused
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-    from spark_ext.jobs.job import Job
-    from spark_ext.jobs.result import JobResult
 
 
 class Hourly:

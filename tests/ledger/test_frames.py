@@ -3,9 +3,8 @@ from __future__ import annotations
 from collections import Counter
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -15,9 +14,6 @@ from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.schema import ROWS
 from spark_ext.ledger.tables import CHECKPOINT_EVERY
 from tests.ledger.rows import START, epoch, of_each_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 TYPES = {
     "string": "string", "int64": "bigint", "double": "double", "bool": "boolean", "timestamp[us, tz=UTC]": "timestamp",

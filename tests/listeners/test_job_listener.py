@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ext.listeners import Hint, JobListener
 from spark_ext.spark.backend.classic import CLASSIC
 from spark_ext.spark.watching.query_events import hint_of
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 
 def run(spark: SparkSession, folder: Path, epochs: int) -> StreamingQuery:

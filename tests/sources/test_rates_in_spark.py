@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
+from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
 from spark_ext.model.offsets import Json, SourceOffset
 from spark_ext.sources.runtime.directives import planned_sources
 from tests.support.jobs import register
 from tests.support.operators import rows
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from spark_ext.jobs.job import Job
 
 COUNT = 5_000
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark_ext.model.execution import Phase
 from spark_ext.spark.backend.diagnosis import DRIVER
-from spark_ext.spark.watching.activity import ActivityReader, look_at
+from spark_ext.spark.watching.activity import Activity, ActivityReader, look_at
 from spark_ext.spark.watching.thread_dumps import ThreadDumps, query_thread, tasks_of
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from spark_ext.spark.watching.activity import Activity
 
 
 def full(activity: Activity, run: str) -> Activity | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
@@ -16,9 +16,6 @@ from spark_ext.spark.backend.classic import CLASSIC
 from spark_ext.spark.session.environment import java_major
 from tests.support import jobs
 from tests.support.jobs import JobHarness
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 class Counting(SimpleDataSourceStreamReader):

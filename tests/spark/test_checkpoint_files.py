@@ -7,21 +7,19 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ext as sx
 from spark_ext.spark.backend.contract import FILE_MANAGER, LOCAL_FILES
 from spark_ext.spark.logs.checkpoint_directory import cheap_files, is_improved
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 DEFAULT = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
 EPOCH = 1  # the epoch whose processes are counted: the first one also makes folders

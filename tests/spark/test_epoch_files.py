@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_ext.errors import StateError
 from spark_ext.spark.logs import watermarks
@@ -16,9 +17,6 @@ from spark_ext.spark.logs.state_operators import relocate
 from spark_ext.storage import LocalFolder, link
 from tests.support.stateful import KINDS, add_files, run, stream
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 STORE = "spark.sql.streaming.stateStore."
 

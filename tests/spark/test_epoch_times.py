@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from spark_ext.model.epoch_parts import PlanTime, StageTime
 from spark_ext.spark.watching.epoch_times import (
@@ -21,10 +22,6 @@ from spark_ext.spark.watching.epoch_times import (
     together,
 )
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 TOTAL = "total (min, med, max (stageId: taskId))\n1.2 s (100 ms, 1.1 s, 1.1 s (stage 19.0: task 27))"
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark_ext.observing.foreign_query import failure_of
 from spark_ext.spark.backend.classic import CLASSIC
 from spark_ext.spark.backend.listeners import listening, wrapped
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 class Lending:

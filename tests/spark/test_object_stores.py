@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from spark_ext.errors import ConfigurationError, EnvironmentProblem
 from spark_ext.spark.session import object_stores
 from spark_ext.spark.session.jars import _note
 from spark_ext.storage import StoreOptions
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 OPTIONS = {
     "aws_access_key_id": "AKIA-of-a-test",

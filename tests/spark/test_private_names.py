@@ -7,15 +7,13 @@ import inspect
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 import spark_ext
 from spark_ext.spark.backend.private_names import DRIVER, JVM, WORKERS, Names
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 PACKAGE = Path(spark_ext.__file__).parent
 BACKEND = "\n".join(

@@ -8,10 +8,10 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 import spark_ext as sx
@@ -19,9 +19,6 @@ from spark_ext.errors import ConfigurationError, EnvironmentProblem
 from spark_ext.failpoints import DRIVER_PID
 from spark_ext.sources.datagen import DataGen
 from spark_ext.spark.session import formats, registry, sessions
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 NAMES = (registry.VARIABLE, DRIVER_PID, registry.PARALLELISM)
 

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from contextlib import redirect_stderr
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from spark_ext.errors import ConfigurationError, refused
@@ -23,9 +24,6 @@ from spark_ext.ledger.schema import IncidentRow
 from spark_ext.spark.session import sessions, short_errors
 from tests.support import cheap_jvm
 from tests.support.jobs import numbers, register
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SCRIPT = """
 import sys

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
 
 from spark_ext.spark.backend.classic import CLASSIC
 from spark_ext.spark.backend.failures import first_line
 from spark_ext.spark.backend.state import StateVersion
 from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.stateful import KINDS, add_files, run
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def test_a_changelog_has_its_lineage_and_a_snapshot_its_files(spark: SparkSession, tmp_path: Path) -> None:

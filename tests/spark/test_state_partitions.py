@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.spark.logs.epoch_files import files_of_epoch, state_partitions
@@ -14,9 +14,6 @@ from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.logs.state_partitions import repartition
 from spark_ext.storage import link
 from tests.support.stateful import KINDS, add_files, run, stream
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import LongType
 
 from spark_ext.spark.backend.classic import CLASSIC
 from spark_ext.spark.backend.plans import inlined
 from tests.support.stateful import KINDS
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.state import GroupState
 
 WINDOW = "window(timestamp_seconds(t), 0 s, 20 s)"
 # Written down, so that another process, and another release of Spark, has to find the same.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
+
+from pyspark.sql import SparkSession
 
 from spark_ext.spark.backend.classic import CLASSIC
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Gateway: TypeAlias = tuple[int, str]  # port and secret of a JVM's gateway
 

@@ -6,33 +6,30 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from unittest.mock import Mock
 
 import pytest
 
+from spark_ext.checkpoints.unaligned import QueryLook
 from spark_ext.jobs.checkpointing.barriers import AlignedCheckpoints
 from spark_ext.jobs.checkpointing.periodic import PeriodicCheckpoints
 from spark_ext.jobs.checkpointing.savepoint_requests import CompletionGate
+from spark_ext.jobs.composition import Gate
 from spark_ext.jobs.coordinator import Coordinator, JobParts
 from spark_ext.jobs.ending import EndRequest
 from spark_ext.jobs.execution_graph import ExecutionGraph
 from spark_ext.jobs.latency import NoLatency
 from spark_ext.jobs.linking.exchanges import Exchanges
 from spark_ext.jobs.linking.gates import Gates
+from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.model.dag import JobGraph, QueryNode
 from spark_ext.observing.upkeep import Upkeep
+from spark_ext.queries.context import JobContext
 from spark_ext.queries.operator_hooks import OperatorHooks
+from spark_ext.queries.run import QueryRun
 from spark_ext.queries.worker import Outcome
-
-if TYPE_CHECKING:
-    from spark_ext.checkpoints.unaligned import QueryLook
-    from spark_ext.jobs.composition import Gate
-    from spark_ext.ledger.kinds import CheckpointMode
-    from spark_ext.queries.context import JobContext
-    from spark_ext.queries.run import QueryRun
-
 
 END: Final = 10.0  # longer than any of these jobs takes, s
 

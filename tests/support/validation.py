@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from spark_ext.jobs.active_run import ActiveRun
+from spark_ext.jobs.run_options import RunOptions
 from tests.support import validators
 from tests.support.history import History
-
-if TYPE_CHECKING:
-    from spark_ext.jobs.active_run import ActiveRun
-    from spark_ext.jobs.run_options import RunOptions
 
 
 @contextmanager
