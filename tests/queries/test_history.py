@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.model.epoch_parts import Sample
 from spark_ext.queries import history as module
 from spark_ext.queries.history import CommittedEpoch, EpochHistory, Figures, vitals
+from spark_ext.queries.run import QueryRun
 from spark_ext.spark.watching.query_events import Hint, SourceReport
 from tests.queries.fakes import Clock
 from tests.support.jobs import JobHarness
@@ -71,7 +71,7 @@ def test_nobody_waits_for_figures_of_an_earlier_run() -> None:
 
 
 def test_l5_dropped_events_cost_no_figure(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Coordinator, "hint", lambda *_: None)
+    monkeypatch.setattr(QueryRun, "report", lambda *_: None)
     job = lab.job(lab.source(counts="1", live="true", rate=200)).start()
     table = Ledger(job.state_directory).table(EpochRow)
     seen = until(lambda: [row for row in table.rows() if row.input_rows], "an epoch with its rows, while the job runs")
