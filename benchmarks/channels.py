@@ -55,7 +55,7 @@ def run(rounds: int = ROUNDS) -> Figures:
 def _figure(name: str, what: str, sides: dict[str, list[float]], unit: str, notes: dict[str, Any]) -> Figure:
     few, many = (Sample.of(values, unit) for values in sides.values())
     return Figure(
-        name, f"{what}: 100,000 channels of which 99,900 have finished / 100 channels", many.median / few.median,
+        name, f"{what}: 100,000 channels (99,900 finished) / 100 channels", many.median / few.median,
         Aim("<", 2), {"100 channels": few, "100,000 channels": many},
         {"running channels on both sides": RUNNING, **notes},
     )  # fmt: skip

@@ -18,7 +18,7 @@ from spark_ext.schemas.columns import fits
 from spark_ext.sources.contract import Channel
 from spark_ext.sources.delta_snapshot.commits import FEED, Commit, Metadata
 from spark_ext.sources.delta_snapshot.follow import ChangedFiles, LogPosition, Reading
-from spark_ext.sources.delta_snapshot.log import ANEW, KEPT, Follower, Log
+from spark_ext.sources.delta_snapshot.log import KEPT, REREAD, Follower, Log
 from spark_ext.sources.delta_snapshot.time import commits_of
 from spark_ext.sources.delta_snapshot.version import READABLE, TableVersion, physical_names, struct_of
 
@@ -181,7 +181,7 @@ class Following:
             return self._log.error(
                 f"version {commit.version} of the table (RESTORE) takes back rows that were read: those that are "
                 "written again would be read twice",
-                f"{ANEW}; with changes=true such a query is told of what is taken back",
+                f"{REREAD}; with changes=true such a query is told of what is taken back",
             )
         what, option = "deletes rows", "on_change=ignore_deletes"
         if commit.adds:
@@ -199,7 +199,7 @@ class Following:
             raise self._log.error(
                 f"version {version} of the table turns its change data feed off: what is changed from there on is not "
                 "recorded",
-                f"set the table property {FEED} to true, and {ANEW}",
+                f"set the table property {FEED} to true, and {REREAD}",
             )
         if self._channel is not None and found.mapping != self._channel.data["mapping"]:
             raise self._other_mapping(found)
@@ -241,4 +241,4 @@ class Following:
 
     def _other_mapping(self, found: Metadata) -> StateError:
         what = f"the table's column mapping is now '{found.mapping}', and was another one when following it began"
-        return self._log.error(what, ANEW)
+        return self._log.error(what, REREAD)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _COMMIT = re.compile(r"(\d{20})\.json")
 
 KEPT: Final = "all earlier epochs and positions; nothing of the versions that come next was read"
-ANEW: Final = f"read the table that is there now {NEW_QUERY}"
+REREAD: Final = f"read the table that is there now {NEW_QUERY}"
 
 
 class Log:
@@ -111,7 +111,7 @@ class Log:
         return self.error(
             f"version {version} of '{shown(self._path)}' comes next, and its file is no longer in the table's log; "
             f"{there}: what was added between is unknown",
-            f"restore the log's files from a backup, or {ANEW}; set delta.logRetentionDuration longer than the job "
+            f"restore the log's files from a backup, or {REREAD}; set delta.logRetentionDuration longer than the job "
             "may stand still",
         )
 
@@ -120,7 +120,7 @@ class Log:
         return self.error(
             f"'{shown(self._path)}' is not the table that this source has begun with, which is gone: another one was "
             "created there",
-            f"put the table back, or {ANEW}",
+            f"put the table back, or {REREAD}",
         )
 
     def put_back(self, version: int, newest: int | None = None) -> StateError:
@@ -129,7 +129,7 @@ class Log:
         return self.error(
             f"version {version} of '{shown(self._path)}' has been read, and {now}: the table was put back, for example "
             "from a backup",
-            f"restore the job from a savepoint that is not newer than the table, or {ANEW}",
+            f"restore the job from a savepoint that is not newer than the table, or {REREAD}",
         )
 
     def unknown(self, version: int) -> StateError:
@@ -138,8 +138,8 @@ class Log:
             f"version {version} of '{shown(self._path)}' has been read, and its file is no longer in the table's log: "
             "whether the version that comes next follows it, or the table was put back in between, is unknown",
             f"restore the log's file from a backup; or, if the table was not put back, send the channel 'versions' "
-            f"to version {version + 1} (seek); or {ANEW}; set delta.logRetentionDuration longer than the job may stand "
-            "still",
+            f"to version {version + 1} (seek); or {REREAD}; set delta.logRetentionDuration longer than the job may "
+            "stand still",
         )
 
     def not_the_commit(self, version: int) -> StateError:
