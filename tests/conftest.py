@@ -1,7 +1,5 @@
 """Fixtures for all tests. Spark starts only for tests that ask for `spark`."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

@@ -1,7 +1,5 @@
 """`python -m tests.mutants [WORD]`: makes each fault of `tests/mutants.toml` in a copy; the core has to notice it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

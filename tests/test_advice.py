@@ -3,8 +3,6 @@
 Following an advice neither loses a row nor writes one twice, and ends in a state that runs.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -1,7 +1,5 @@
 """`async_map`: order, bounds, failures and streaming of batches; without Spark where Spark adds nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Iterator

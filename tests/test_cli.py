@@ -1,7 +1,5 @@
 """The commands that read a job's state: what they print, their exit codes, and that they need no Spark."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """`spark-ext check`: of jobs that run, that were killed and that cannot be read; and whom it notifies."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

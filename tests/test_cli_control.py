@@ -1,7 +1,5 @@
 """`spark-ext control`: each command sends what it says, over the ledger and over a server, and ends with its code."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The commands about failures: `incidents` and `classify`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

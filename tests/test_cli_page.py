@@ -1,7 +1,5 @@
 """The commands `report`, `top` and `plot`."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`spark-ext prepare` in an empty cache, and a session that then takes its classes from the archive."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The commands that deal with a job's past, over one history: run, stop, savepoint, rescale, restore, run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

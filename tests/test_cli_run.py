@@ -1,7 +1,5 @@
 """`spark-ext run`, as a process: a file that defines a job is run to its end, or refused."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

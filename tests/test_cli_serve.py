@@ -1,7 +1,5 @@
 """`spark-ext serve` and `spark-ext token`: a server as a process of its own, and the tokens that it accepts."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

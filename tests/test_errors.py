@@ -1,7 +1,5 @@
 """Errors say what, to whom, what was kept, what to do; they survive workers, the JVM and pickling."""
 
-from __future__ import annotations
-
 import pickle
 import traceback
 

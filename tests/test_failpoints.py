@@ -1,7 +1,5 @@
 """Fail points do what the environment asks, the nth time, once."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

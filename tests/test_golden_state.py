@@ -1,7 +1,5 @@
 """A job that version 0.1.0 was killed in is continued exactly once: its state directory is kept in `golden`."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tarfile

@@ -1,7 +1,5 @@
 """Secrets in errors, their causes, log lines and rows of the ledger. Without Spark."""
 
-from __future__ import annotations
-
 import json
 import logging
 import pickle

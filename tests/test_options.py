@@ -1,7 +1,5 @@
 """Options are declared once, and refused early with the operator, the name and a way out."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import hypothesis.strategies as st

@@ -1,7 +1,5 @@
 """The public face of the package: its names, and that looking at it is cheap."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A job's settings: the shipped file, then what was given."""
 
-from __future__ import annotations
-
 from importlib.resources import files
 
 import pytest

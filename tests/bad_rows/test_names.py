@@ -1,7 +1,5 @@
 """Names of files of bad rows, which of them count, and the form in which a row is kept."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import pairwise

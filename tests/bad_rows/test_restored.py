@@ -1,7 +1,5 @@
 """Which bad rows count after restores, without Spark: also those that an earlier restore had taken back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """From the files of tasks to the table, without Spark: once, whatever is repeated, interrupted or left behind."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import replace
 from pathlib import Path

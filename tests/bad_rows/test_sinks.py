@@ -1,7 +1,5 @@
 """Bad rows of sinks, from the files of commits to the table, without Spark: histories of queries, sinks and states."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Their drivers, servers of control events and clients are threads of it: each process would need a JVM, or imports.
 """
 
-from __future__ import annotations
-
 import io
 import multiprocessing.dummy
 import os
@@ -157,7 +155,7 @@ class _Driver:
         self._thread = Thread(target=self._run, args=(command, env), daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> _Driver:
+    def __enter__(self) -> "_Driver":
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,7 +1,5 @@
 """The benchmarks' own arithmetic, clients and inputs, and the form of what they write; they run with `make bench`."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import pkgutil

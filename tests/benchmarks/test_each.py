@@ -1,7 +1,5 @@
 """Each benchmark once, small: that it yields its figures. What they are is measured by `make bench`."""
 
-from __future__ import annotations
-
 import math
 import multiprocessing
 from collections.abc import Iterator

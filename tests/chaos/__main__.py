@@ -1,7 +1,5 @@
 """`python -m tests.chaos`: kills the flights job at random and at each named step; exits with 1 on a difference."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path

@@ -4,8 +4,6 @@ Both outputs as of each checkpoint, of each restore, and at the end, hold exactl
 delivered.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

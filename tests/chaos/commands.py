@@ -1,7 +1,5 @@
 """What the commands of `tests.chaos`, their jobs and their reports have in common."""
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

@@ -3,8 +3,6 @@
 Two queries of about twelve epochs, or as many as `CHAOS_EPOCHS` says: windows with state, and a copy of Parquet files.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

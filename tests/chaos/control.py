@@ -4,8 +4,6 @@ Afterwards each accepted event is there once, at one epoch; each row saw the con
 and is there once; no event is without a final status; a restored checkpoint has the rows of the first time.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import socket

@@ -3,8 +3,6 @@
 Each request has an idempotency key, and is repeated until there is an answer, which is kept for the comparison.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -4,8 +4,6 @@ Query `a` reads three channels, `b` two and one that ends. Rows hold what functi
 they emit some. The exit code is 0 once it was drained, 3 when it was stopped; `--restore` takes a retained checkpoint.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

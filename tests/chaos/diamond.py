@@ -4,8 +4,6 @@ Generated rows -> `rows` -> exchange x -> `minutes` (windows) -> exchange y; x a
 -> `copy` -> the table `copy`. Meanwhile checkpoints are taken, or a savepoint; `--restore`, `--rescale` only change it.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import shutil

@@ -4,8 +4,6 @@ A job fails, fails while it recovers, stalls, ends and loses its driver, in rand
 time, and each period of downtime belongs to an incident of the injected kind.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -3,8 +3,6 @@
 Replayed in the order of their epochs, the changes make a copy of the table; a reading without Spark has the same ones.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import threading

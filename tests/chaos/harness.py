@@ -3,8 +3,6 @@
 A seed determines the order of events; the exact moment of a kill depends on the machine.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import time
@@ -90,7 +88,7 @@ class Round:
         self._began = 0.0
         self.starts = 0
 
-    def __enter__(self) -> Round:
+    def __enter__(self) -> "Round":
         self.report.rounds += 1
         return self
 

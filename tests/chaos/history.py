@@ -3,8 +3,6 @@
 The topic holds all events, the table the first ones of each partition. Messages from the end time on are not read.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time

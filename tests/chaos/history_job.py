@@ -3,8 +3,6 @@
 It takes `--out DIR --given '{"history": {}, "live": {}, "table": {}, "topic": {}}'`.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

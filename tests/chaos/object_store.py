@@ -3,8 +3,6 @@
 Its tables must be those of pandas, and the store must hold no object that nothing needs.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

@@ -3,8 +3,6 @@
 The store is the one that the environment names (AWS_...). The prepared files are copied there at the first start.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -47,7 +45,7 @@ def put_input(data: Path, out: str) -> None:
 class _At(str):
     """A folder in the store, joined as a path is."""
 
-    def __truediv__(self, name: str) -> _At:
+    def __truediv__(self, name: str) -> "_At":
         return _At(f"{self}/{name}")
 
 

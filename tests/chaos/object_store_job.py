@@ -4,8 +4,6 @@ Parquet files -> `rows` -> exchange x -> `minutes` (windows, state in RocksDB) -
 the table `copy`. The environment names the store (AWS_...). Run it again until it ends.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

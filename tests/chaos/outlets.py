@@ -1,7 +1,5 @@
 """What chaos needs to know about each sink: options, rows, named steps, what it may leave behind, and its server."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -397,7 +395,7 @@ class SinkScenario(Scenario):
     outlet: Outlet
 
     @classmethod
-    def of(cls, outlet: Outlet) -> SinkScenario:
+    def of(cls, outlet: Outlet) -> "SinkScenario":
         return cls("tests.chaos.sink_job", {"copy": UID}, ("copy",), server=outlet.server, outlet=outlet)
 
     def command(self, out: Path) -> list[str]:

@@ -3,8 +3,6 @@
 Each undisturbed run has read what was there when it began; in the end the output is the whole input, each row once.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess
@@ -166,7 +164,7 @@ class Drivers:
         self._log = folder / "driver.log"
         self._driver: Tree | None = None
 
-    def __enter__(self) -> Drivers:
+    def __enter__(self) -> "Drivers":
         return self
 
     def __exit__(self, *error: object) -> None:

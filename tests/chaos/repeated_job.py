@@ -4,8 +4,6 @@ Each line of standard input is a job: shape, folder and options, as JSON. Runs t
 that is started again continues with the first one that is not done. The frame of an input is made once.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -4,8 +4,6 @@ The driver is killed at a random moment of each cycle, and at a named step of ea
 restored, the job must refuse to start. In the end both tables are those of a job that nothing has happened to.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 import signal

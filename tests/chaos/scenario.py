@@ -1,7 +1,5 @@
 """The jobs that chaos tests run: how to start one, and what it leaves behind."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

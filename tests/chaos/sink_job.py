@@ -3,8 +3,6 @@
 It takes `--out DIR --sink http_2pc --options '{"url": ...}'`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

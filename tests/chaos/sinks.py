@@ -1,7 +1,5 @@
 """Kills of driver, workers and server of a job that writes to one sink: at its named steps, and at random."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Bad rows under `kill -9`: each row of the input is in the target or in the table of bad rows, once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

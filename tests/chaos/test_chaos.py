@@ -1,7 +1,5 @@
 """The compact job under `kill -9`, and on a real cluster, writes the same tables. Short runs of `make chaos`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs that end with what is there, under `kill -9`. Short series of `python -m tests.chaos.repeated`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

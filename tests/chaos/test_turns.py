@@ -1,7 +1,5 @@
 """Whose turn it is in a series of runs, whenever the driver was killed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.chaos.turns import done, give, given, next_turn, take

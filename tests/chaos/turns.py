@@ -1,7 +1,5 @@
 """How a harness and the driver that it kills agree on whose turn it is: by files in a folder, which outlive both."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Nothing is locked: a commit is a write on the condition that the log has no entry of that number yet.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """What must be true of a job's outputs and ledger once it has ended; each function returns faults, in words."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -32,7 +30,7 @@ class Content:
         self.rows: Counter[int] = Counter(self._hashes.tolist())
 
     @classmethod
-    def delta(cls, path: Path | str) -> Content:
+    def delta(cls, path: Path | str) -> "Content":
         return cls(DeltaTable(path).to_pyarrow_table())
 
     @property

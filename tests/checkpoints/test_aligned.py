@@ -1,7 +1,5 @@
 """An aligned checkpoint under way: what each look at the queries adds to it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from spark_ext.checkpoints.aligned import Aligned, Member, Place, unstamped_feed

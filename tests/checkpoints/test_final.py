@@ -1,7 +1,5 @@
 """The final checkpoint's steps with a fake query and fake operators: their order, the wait, a crash between two."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The manifest of a savepoint: both versions that are read, and the one that is written."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Cuts of a job from real logs of exchanges: what the looks allow, what is in flight, what may be released."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Clients of Kafka are closed by the thread that used them: librdkafka aborts if one of its own threads closes one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

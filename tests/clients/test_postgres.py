@@ -1,7 +1,5 @@
 """What an error of PostgreSQL means for a job."""
 
-from __future__ import annotations
-
 import psycopg
 import pyarrow as pa
 import pytest

@@ -1,7 +1,5 @@
 """Conformance, "In flight" and X5: checkpoints of linked queries while rows wait between them. One test per line."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Conformance, "Commit", of `delta_2pc`."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Conformance, "Commit", of `files_2pc`, in each format, and of `exchange_2pc`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

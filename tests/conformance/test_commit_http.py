@@ -1,7 +1,5 @@
 """Conformance, "Commit", of `http_2pc`, against a receiver that obeys the page's contract with the least memory."""
 
-from __future__ import annotations
-
 import base64
 import datetime
 import shutil

@@ -1,7 +1,5 @@
 """Conformance, "Commit", of `kafka_2pc`, on a real broker."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Conformance, "Commit", of `postgres_2pc`: with staging tables, with prepared transactions, inline, and as upsert."""
 
-from __future__ import annotations
-
 import pytest
 
 from spark_ext.testing.sink_contract import SinkContract

@@ -1,7 +1,5 @@
 """Conformance, "Control": acceptance, refusal, bursts and expiry, on a real ledger without queries."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

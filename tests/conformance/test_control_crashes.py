@@ -5,8 +5,6 @@ driver runs, and a driver dies at the step, which is then passed for the first t
 the end further events come, and it is started again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Conformance, "Control", for queries that run: one job that is changed in many ways, looked at from many sides."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Conformance, "Identity over time", I11 and I12: the coordinator never waits, and a stop ends a job in any state."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import threading

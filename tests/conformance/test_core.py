@@ -1,7 +1,5 @@
 """Every run of `make test` shows each behaviour of `docs/conformance.md`, whichever slice is on."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The contract of exchanges, the same suite for each kind; and a job whose queries they link."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Iterator

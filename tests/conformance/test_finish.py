@@ -1,7 +1,5 @@
 """Conformance, "Finish": how a job comes to its end. One test per line, named after it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

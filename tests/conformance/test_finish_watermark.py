@@ -3,8 +3,6 @@
 One test per line, named after it. The queries run outside a job, so that each epoch can be looked at.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Conformance, "Identity over time": a job that has changed continues exactly, or is refused before it starts."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Conformance, "Failures, time, progress", L10: incidents of the user's types reach the configured listeners."""
 
-from __future__ import annotations
-
 import json
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Conformance of what can be in an object store: the contract kits, on a server with the interface of S3."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Conformance, "Failures, time, progress": what watching costs. One test per line, named after it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Conformance, "Restore": what a restart reads again, and what it refuses. One test per line, named after it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Conformance: what is restored from a chosen checkpoint, and what becomes of rows in flight."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

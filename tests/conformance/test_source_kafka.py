@@ -1,7 +1,5 @@
 """Conformance of `kafka_range`, on a real broker: it runs the contract kit."""
 
-from __future__ import annotations
-
 import pytest
 
 from spark_ext.testing.source_contract import SourceContract, SourceWorld

@@ -1,7 +1,5 @@
 """Conformance of the source `postgres`: each of its ways runs the contract kit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Conformance of the sources that ship: each runs the contract kit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path

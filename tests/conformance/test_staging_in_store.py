@@ -1,7 +1,5 @@
 """Sinks whose target is elsewhere, with what they keep before a commit in an object store: the contract kits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar

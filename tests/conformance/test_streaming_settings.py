@@ -3,8 +3,6 @@
 Each job is stopped after its first epoch and continued, so that the setting meets a checkpoint too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Tests of the contract kit count where they are written; which connectors run them is a list of its own.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What functions, sources and sinks see of control events, from all places where they may look; written to a log."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """State directories of jobs without Spark: a start, what its queries are made of, and what a driver would add."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """A process that runs a task of Spark's, without Spark: its context, and the checkpoint directory that it reads."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The two clients: over HTTP and on the ledger itself; what one does the other sees, and they raise the same errors."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Iterator

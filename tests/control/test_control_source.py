@@ -1,7 +1,5 @@
 """The source `control`: the events of its job as rows, each once, the same on a replay."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

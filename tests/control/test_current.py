@@ -1,7 +1,5 @@
 """How a task finds what is in force in its epoch: from stamps, the same for all tasks, at little cost."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

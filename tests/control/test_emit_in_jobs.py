@@ -1,7 +1,5 @@
 """E13: events that functions of a running job emit count once, however often their tasks run."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator

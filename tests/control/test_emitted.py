@@ -1,7 +1,5 @@
 """Events that functions emit: what tasks write down, and which of it counts."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What functions of the user's see of control events: one job, looked at from all places."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterator

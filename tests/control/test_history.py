@@ -1,7 +1,5 @@
 """What has become of each event, read from the ledger while others write it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path

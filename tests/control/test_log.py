@@ -1,7 +1,5 @@
 """The log of control events, as several processes see it."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """On two Workers, of one cluster: connectors run on executors; E6, E7 and E13 hold there."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """One service for all requests of a process: one commit for what waits, in the order of arrival."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

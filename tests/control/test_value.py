@@ -1,7 +1,5 @@
 """`sx.control.value`: a key of the configuration as a column of a type."""
 
-from __future__ import annotations
-
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any

@@ -1,7 +1,5 @@
 """`with_control`: control events for queries of Spark's own sources, whose rows and end stay what they are."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fenced commits to one log: what a handle has looked at holds when it commits, or it looks again."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Callable

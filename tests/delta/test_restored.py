@@ -1,7 +1,5 @@
 """A table's history: which commits of a sink it still holds, the version after an epoch, and what versions share."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Columns that may not be null, asked for again and again, and texts of `char(n)` and `varchar(n)`."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path

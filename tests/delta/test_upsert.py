@@ -1,7 +1,5 @@
 """Which row of a key counts in an epoch. Pure."""
 
-from __future__ import annotations
-
 import datetime
 import math
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """The picture of the layers in docs/architecture.md shows the layers that import-linter holds."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page about the command line names each command, option and exit code that the code has, and no others."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

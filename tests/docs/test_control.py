@@ -1,7 +1,5 @@
 """The page `docs/control.md` says what the code does; `test_examples` runs its examples."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

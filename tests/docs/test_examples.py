@@ -3,8 +3,6 @@
 So are the programs of the gallery. What needs a server is in `tests/docs/test_server_examples.py`.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache

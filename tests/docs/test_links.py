@@ -1,7 +1,5 @@
 """The pages hang together: each link leads somewhere, each page is reached from the README, each named test exists."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

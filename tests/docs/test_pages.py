@@ -3,8 +3,6 @@
 Their examples are run in `tests/docs/test_examples.py` and `tests/docs/test_server_examples.py`.
 """
 
-from __future__ import annotations
-
 import re
 import runpy
 from pathlib import Path

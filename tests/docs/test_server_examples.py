@@ -3,8 +3,6 @@
 So do programs of the gallery. The first one makes the session, with the jars of S3.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone

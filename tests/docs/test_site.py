@@ -1,7 +1,5 @@
 """The site of the documentation: it is complete, builds without a warning, and loads nothing from elsewhere."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The commands of docs/spark-submit.md run a job on a real standalone cluster, and not in the driver."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

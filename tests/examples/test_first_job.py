@@ -1,7 +1,5 @@
 """The notebook of the first job: it runs, and what is kept in it is what a run shows."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

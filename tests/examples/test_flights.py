@@ -1,7 +1,5 @@
 """The flights example: its preparation of the data, and the whole of it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

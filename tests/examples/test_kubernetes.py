@@ -3,8 +3,6 @@
 No cluster is there to apply them to; `docs/kubernetes.md` says how they were checked.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

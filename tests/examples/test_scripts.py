@@ -1,7 +1,5 @@
 """The scripts of the examples, run by their `main` on little data; `make pipeline` and `make control` take a year."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Exchanges without Spark: written by the sink, read by the log and the reader."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which entry may follow which: each epoch once, by the newest start alone, in an exchange that is the one claimed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The description of an exchange: what may change, what must not, and what is no description."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """To which partition a row goes: by its key alone, in every process and every release."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The log of an `arrow` exchange: whoever writes, freezes, dies or deletes, it is one list of entries."""
 
-from __future__ import annotations
-
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

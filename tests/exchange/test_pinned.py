@@ -1,7 +1,5 @@
 """What is in flight at a savepoint: the pure part against a fold of the entries, and put back after whatever crash."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

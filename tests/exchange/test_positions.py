@@ -1,7 +1,5 @@
 """How readers move over the entries of an exchange, against a model that knows single rows."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

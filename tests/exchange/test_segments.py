@@ -1,7 +1,5 @@
 """What tasks write of an exchange and what readers find: every row, in its partition, in the order of the task."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The source `exchange` and the sink that feeds it, without Spark: plans, ends, refusals, and a full exchange."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

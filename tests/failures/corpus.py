@@ -6,8 +6,6 @@ rules can be tested in milliseconds against every failure. Cases that test a rul
 kept as their record alone, with what a person said of it.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +27,7 @@ class Case:
     type: str  # the right one: `USER_CODE`, `NETWORK`, ...
     origin: str  # whose it is: see `Origin`
     decision: str  # what is to be done: see `Response`
-    cause: Cause | None = None  # None: only its record is kept
+    cause: "Cause | None" = None  # None: only its record is kept
     line: str = ""  # a part of the user's line that is to be named, if any
     subject: str = ""  # what could not be serialized
     where: str = "local"  # in the test process; or on a `cluster`, or in a `process` of its own, which it may kill

@@ -3,8 +3,6 @@
 Local cases share one session. Each of the others gets a driver of its own, on a standalone cluster if it asks for one.
 """
 
-from __future__ import annotations
-
 import argparse
 import fnmatch
 import json
@@ -72,7 +70,7 @@ class Driver:
             _COMMAND, cwd=ROOT, env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=sys.stderr, text=True
         )
 
-    def __enter__(self) -> Driver:
+    def __enter__(self) -> "Driver":
         return self
 
     def __exit__(self, *error: object) -> None:

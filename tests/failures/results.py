@@ -3,8 +3,6 @@
 `python -m tests.failures.results docs/failures.md` writes the page's section that says how often verdicts are right.
 """
 
-from __future__ import annotations
-
 import json
 import linecache
 import re

@@ -1,7 +1,5 @@
 """How cases run a query until it fails."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Plugins of the classifier: what each may do, and that none hurts another one."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 The conditions are those of the installed jars. What is right is said in `conditions.yaml`, mostly by SQLSTATE.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import zipfile

@@ -1,7 +1,5 @@
 """Exceptions of Java and of the libraries that Spark calls, wherever in Spark they are met."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Logs of drivers, as people paste them: the trace of the query that ended is judged, not the first one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

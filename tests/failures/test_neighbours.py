@@ -3,8 +3,6 @@
 Most of these libraries are not installed here: the names and messages are those that they document.
 """
 
-from __future__ import annotations
-
 import array
 import ast
 import base64

@@ -1,7 +1,5 @@
 """Tracebacks as notebooks show them."""
 
-from __future__ import annotations
-
 import pytest
 
 from spark_ext.failures.classifier import Classifier

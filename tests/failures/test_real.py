@@ -1,7 +1,5 @@
 """Failures that are made to happen again: what was recorded is still what Spark raises."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Final

@@ -1,7 +1,5 @@
 """The verdicts on all failures that were recorded; `test_real.py` makes them happen again."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rules and decisions: what a file may say, and that a broken one is refused with its line."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Evidence from text: tracebacks, stack traces, and messages that imitate them."""
 
-from __future__ import annotations
-
 import json
 import traceback
 

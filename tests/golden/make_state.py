@@ -13,8 +13,6 @@ In the second run driver, JVM and workers are killed while each of the last two 
 and Spark has not. The folder is always `PLACE`: a job with an epoch in doubt refuses to continue elsewhere.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

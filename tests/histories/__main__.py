@@ -1,7 +1,5 @@
 """`python -m tests.histories`: random histories of a small job with real drivers; exits with 1 on a wrong one."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tempfile

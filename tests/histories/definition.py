@@ -1,7 +1,5 @@
 """What a user may do to a small job between and during its runs, drawn at random. Pure."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, replace
 from typing import Any

@@ -6,8 +6,6 @@ perhaps `{"do": "stop"}` or `{"do": "checkpoint"}`, which takes one and stops; i
 hourly job. Writes one per line: `{"ready": true}` at first, then the outcome of each.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

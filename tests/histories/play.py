@@ -1,7 +1,5 @@
 """Plays a history with real drivers, and judges it: the output is exact, or the start was refused, for a reason."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The judge of random histories finds what is wrong; and a few histories are played."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

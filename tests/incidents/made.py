@@ -1,7 +1,5 @@
 """Incidents for tests."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which incidents are the same, which are open, and what resolves them: laws, and one case of each rule."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import hypothesis.strategies as st

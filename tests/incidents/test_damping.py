@@ -1,7 +1,5 @@
 """An incident that comes and goes is few notifications, and the last one says how it stands."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import hypothesis.strategies as st

@@ -1,7 +1,5 @@
 """Listeners: each has a queue, a thread and a limit of its own, and none can harm the job or another one."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence

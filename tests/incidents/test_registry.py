@@ -1,7 +1,5 @@
 """The file of incidents: what it may say, and that what is wrong is refused with its line."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

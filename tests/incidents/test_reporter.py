@@ -1,7 +1,5 @@
 """Incidents without a job and without a ledger, as an observer of foreign queries uses them; from many threads."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A job of two queries, and the changes that `docs/change-a-job.md` lists."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress

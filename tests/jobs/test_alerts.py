@@ -1,7 +1,5 @@
 """Alert rules over a real ledger: an incident is open while the share is too small, across starts too."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 

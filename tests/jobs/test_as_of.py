@@ -1,7 +1,5 @@
 """`job.as_of` reads the outputs of a checkpoint, and no other table that has taken their place."""
 
-from __future__ import annotations
-
 import shutil
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """A disk that is read-only or full, under the state directory or the output: reported plainly, and nothing is lost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Elsewhere: disks (`test_bad_disk.py`), a checkpoint deleted by hand (`conformanc
 and the workers' Python (`test_environment.py`, `test_sessions.py`), table features (`sinks/test_delta_features.py`).
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

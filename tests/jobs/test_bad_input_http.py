@@ -1,7 +1,5 @@
 """Bad answers of an HTTP receiver, in real jobs: reported in time, by name, and a good run afterwards is exact."""
 
-from __future__ import annotations
-
 import ssl
 import subprocess
 import threading

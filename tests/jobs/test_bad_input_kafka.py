@@ -4,8 +4,6 @@ What needs no Spark to be seen (each setting, each column, retention, a topic cr
 `sinks/test_kafka_refusals.py` and `sources/test_kafka_range.py`.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

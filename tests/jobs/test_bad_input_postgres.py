@@ -4,8 +4,6 @@ What needs no Spark to be seen (each type, each name, each way of rows) is in `s
 `sources/test_postgres_refusals.py`.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

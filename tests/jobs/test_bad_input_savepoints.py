@@ -1,7 +1,5 @@
 """Savepoints, restores and rescales that are refused: by name, and nothing is changed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

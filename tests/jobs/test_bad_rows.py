@@ -1,7 +1,5 @@
 """Jobs with bad rows: each row of the input is in the target or in the table of bad rows, once."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Aligned checkpoints of a running job, with fake queries: what is recorded, and what becomes of those who wait."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +39,7 @@ class LinkedJob:
         c_natives: tuple[str, ...] = (),
         graph: JobGraph = GRAPH,
         waiting: Mapping[str, tuple[str, ...]] | None = None,
-        pins: Pins | None = None,
+        pins: "Pins | None" = None,
         **settings: Any,
     ) -> None:
         self.a = Bench(folder, query="a", worker=Worker("a", self.wake), sources=sources, natives=natives, **settings)

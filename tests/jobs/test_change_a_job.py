@@ -4,8 +4,6 @@ The job is put into a state once: stopped after the first epoch, and made from t
 the first epoch, or finished. Each row finds it as it was left, and starts the job with one change.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import shutil

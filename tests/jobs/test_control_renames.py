@@ -1,7 +1,5 @@
 """Control events over histories with renamed queries: what stands for a query follows it, and stays with no other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Control events over histories with savepoints: what stands is in force again, what was done is not done again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

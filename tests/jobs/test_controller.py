@@ -1,7 +1,5 @@
 """Control events in the driver: a real ledger and real files, and queries that a test moves by hand."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace

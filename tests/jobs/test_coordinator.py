@@ -1,7 +1,5 @@
 """The coordinator with fake queries and a ledger in memory: what one query's end means for the others and the job."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace

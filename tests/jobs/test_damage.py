@@ -1,7 +1,5 @@
 """A job whose state is damaged, and that restores itself from its newest retained checkpoint."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

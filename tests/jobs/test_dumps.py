@@ -1,7 +1,5 @@
 """Dumps of a running job: of a lack of memory, and on request; `test_stalls` has that of a stall."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where the time of real epochs goes, by shares; and how many rows their sources have still to read."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass

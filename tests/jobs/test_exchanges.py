@@ -1,7 +1,5 @@
 """Releases of exchanges of a running job: what an aligned checkpoint under way still needs is kept."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Execution states and stalls on a standalone cluster: without workers, with a stuck function, a frozen executor."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What queries do, finer than their life cycle, by what Spark says: one session, one job looked at from many sides."""
 
-from __future__ import annotations
-
 import threading
 import time
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """Which queries can be built at a start, without Spark."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

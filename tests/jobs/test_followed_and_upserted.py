@@ -1,7 +1,5 @@
 """Histories of jobs: an upsert whose key changes before the end, and a savepoint of a job that follows a table."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Queries behind others, with fake queries: when they are built, what they mean for the job, the order of the end."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import replace

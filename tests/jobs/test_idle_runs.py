@@ -1,7 +1,5 @@
 """Runs with `until="now"` that find nothing new: what they write into targets, and whom they leave able to write."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A job whose everything lies in an object store, looked at from many sides."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Histories of starts, kills, renames, resets and restores: what is open is what a query still has to recover from."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace

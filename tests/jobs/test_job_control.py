@@ -1,7 +1,5 @@
 """`job.control`, `job.serve` and the command line change one running job."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Rows that come after the watermark has passed them are dropped by Spark, and named by the job."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

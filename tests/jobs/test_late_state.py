@@ -1,7 +1,5 @@
 """Queries of a session write state after they have ended: here at the worst moment, and nobody meets it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Latency markers of a job: what is made of the epochs that its queries commit, and of the entries of exchanges."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Jobs whose queries are linked by exchanges: what reaches whom, once, over starts, stops, failures and changes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

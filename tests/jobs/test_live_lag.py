@@ -1,7 +1,5 @@
 """The lag of real queries between two epochs: in one long epoch, and while a query has nothing to do."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass

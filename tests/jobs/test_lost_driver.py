@@ -1,7 +1,5 @@
 """What a start says of a driver that was lost before it, and how the heartbeat bounds its end."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timedelta, timezone
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One real job with everything on: what Prometheus, the REST server and OpenTelemetry have agrees with its ledger."""
 
-from __future__ import annotations
-
 import threading
 import urllib.request
 from collections import Counter

@@ -1,7 +1,5 @@
 """A query with `transformWithState` is renamed, and its state directory is moved: it continues where it was."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Iterator

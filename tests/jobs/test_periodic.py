@@ -1,7 +1,5 @@
 """Periodic checkpoints that are retained: one that was not kept is made up for, also when nothing happens any more."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Queries that are functions of the configuration: built at each start, and anew between two epochs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from itertools import groupby

@@ -1,7 +1,5 @@
 """A job that reads values by a schema registry: its columns stay those of one version until it is changed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from decimal import Decimal

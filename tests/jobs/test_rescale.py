@@ -1,7 +1,5 @@
 """A rescale after a failure: the epoch that was interrupted is completed first, and nothing else is read."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a restore refuses of a savepoint by its content alone. Pure."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Histories in which a restore in place meets more than the job that was saved: exact, or refused by name."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a restore puts in place of what was there, also after an attempt that was interrupted. Without Spark."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

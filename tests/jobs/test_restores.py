@@ -1,7 +1,5 @@
 """Histories of savepoints, restores and rescales: after each of them the table has every row once."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Folders of retained checkpoints: which number comes next, and what is deleted, whatever earlier drivers have left."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """How a run is to end, and what it does while another run is under way: without Spark."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """No password or token is in anything that jobs write, say or raise, with servers that repeat what they receive."""
 
-from __future__ import annotations
-
 import json
 import logging
 import traceback

@@ -1,7 +1,5 @@
 """Servers in a driver: one for each job, until its run has ended."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Snapshots and results of a job in this process, from stand-ins for its supervised queries: no Spark."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from datetime import timedelta

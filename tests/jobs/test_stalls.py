@@ -1,7 +1,5 @@
 """A query that makes no progress is found, and its stacks say what holds it: one job, stopped at many points."""
 
-from __future__ import annotations
-
 import json
 import signal
 import threading

@@ -1,7 +1,5 @@
 """A start whose target does not answer at once: asked as often as a commit is, then refused; rows are exact."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterator

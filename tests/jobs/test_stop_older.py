@@ -1,7 +1,5 @@
 """A takeover in one session stops what the older start runs there: within a time, and a failure undoes the start."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path

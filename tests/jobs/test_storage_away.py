@@ -1,7 +1,5 @@
 """The coordinator while the storage of the state directory fails or hangs: the job rides it out, or ends in order."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from datetime import datetime, timezone

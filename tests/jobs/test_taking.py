@@ -1,7 +1,5 @@
 """Recording a checkpoint: whether it is complete is decided once, by who records it or by who gives it up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime, timezone
 from functools import partial

@@ -1,7 +1,5 @@
 """Runs that end with what is there, in Spark: linked queries over a growing input, run again and again."""
 
-from __future__ import annotations
-
 import threading
 from datetime import datetime
 

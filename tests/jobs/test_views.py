@@ -1,7 +1,5 @@
 """What a job shows of itself beside its snapshot: plots, and the newest incident."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

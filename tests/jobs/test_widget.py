@@ -1,7 +1,5 @@
 """The live widget: it follows a job while it is displayed, and its thread ends with the job."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows for tests, and processes that write them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

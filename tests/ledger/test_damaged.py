@@ -1,7 +1,5 @@
 """Ledger tables that are damaged or gone: named as that, and everything else is shown."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence

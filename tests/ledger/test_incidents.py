@@ -1,7 +1,5 @@
 """Incidents as rows: what is known of each from its changes, and what a new start takes over."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path

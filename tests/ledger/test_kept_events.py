@@ -1,7 +1,5 @@
 """Which control events maintenance keeps: what is in force follows from them as from all."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """What a start reads of its job's past, once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rows on their way to the ledger: in order, by one thread at a time, without anybody waiting who has no need to."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone

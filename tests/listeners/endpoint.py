@@ -1,7 +1,5 @@
 """A real HTTP endpoint for tests: answers as it is asked to, and keeps what it got."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """`JobListener`: Spark's events as hints, by its own way into the JVM and by pyspark's."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

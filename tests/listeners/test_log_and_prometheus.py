@@ -1,7 +1,5 @@
 """The listeners `log` and `prometheus`."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

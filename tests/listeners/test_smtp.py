@@ -1,7 +1,5 @@
 """The listener `smtp` against a real SMTP server, with STARTTLS and a login."""
 
-from __future__ import annotations
-
 import smtplib
 import ssl
 import subprocess

@@ -1,7 +1,5 @@
 """The listener `webhook` against a real HTTP server."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """Metrics of a job without Spark."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from spark_ext.metrics.catalogue import CATALOGUE

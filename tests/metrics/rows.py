@@ -1,7 +1,5 @@
 """Rows of a running job."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The dashboard and the alert rules ask for metrics and labels that there are, as fits the type of each."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

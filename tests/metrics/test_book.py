@@ -1,7 +1,5 @@
 """Values of metrics, and the limit on how many of them there are."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 
 import hypothesis.strategies as st

@@ -1,7 +1,5 @@
 """Names, units and labels of all metrics keep to the conventions of Prometheus and of OpenTelemetry's translation."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """The counter of downtime says what the ledger says, across starts of the driver."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Gauges are read from a snapshot."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

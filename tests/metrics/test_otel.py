@@ -1,7 +1,5 @@
 """What OpenTelemetry's SDK is handed: the same figures as Prometheus, and spans; and where it is exported to."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import subprocess

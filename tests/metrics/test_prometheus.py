@@ -1,7 +1,5 @@
 """What Prometheus reads: each metric of the catalogue with its labels, of all jobs of a driver, and from which port."""
 
-from __future__ import annotations
-
 import gc
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """A recovery lasts from a failure to the commit of the next epoch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

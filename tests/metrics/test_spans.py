@@ -1,7 +1,5 @@
 """Spans follow from rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Counters follow from rows: each fact counts once, however often and in whatever order its row is given."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Aligned barriers: what a source may plan, what a query's cut is, and random jobs, which must not hang."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

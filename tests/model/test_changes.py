@@ -1,7 +1,5 @@
 """What differs between two definitions of a query."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import given

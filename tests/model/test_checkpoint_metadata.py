@@ -1,7 +1,5 @@
 """Metadata of a checkpoint: the former version stays readable, and three ways of having finished stay apart."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

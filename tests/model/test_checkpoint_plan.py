@@ -1,7 +1,5 @@
 """Conformance P1 to P10: which queries take part in a checkpoint, by the graph and the phase of each query."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import sys

@@ -1,7 +1,5 @@
 """Who may commit: marks of starts, and states that are older than their target."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pytest

@@ -1,7 +1,5 @@
 """The configuration as a fold of events, and stamps."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

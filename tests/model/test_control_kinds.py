@@ -1,7 +1,5 @@
 """Targets as they are written, and values: whatever comes in, it is stored in one form or refused with a reason."""
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

@@ -1,7 +1,5 @@
 """The unaligned cut: consistent, restorable and the newest that the looks allow; what may be released behind it."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The graph of a job's queries: its order, who is before and behind whom, and what it refuses."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which incidents have a dump, which dumps are kept, and what is in one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import hypothesis.strategies as st

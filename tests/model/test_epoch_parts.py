@@ -1,7 +1,5 @@
 """The time of an epoch is shared out completely, and in proportion."""
 
-from __future__ import annotations
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given

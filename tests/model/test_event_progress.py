@@ -1,7 +1,5 @@
 """What has become of an event, from offsets alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

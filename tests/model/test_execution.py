@@ -1,7 +1,5 @@
 """Execution states are a pure function of the life cycle and of what Spark says."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 
 import hypothesis.strategies as st

@@ -1,7 +1,5 @@
 """The identity that a sink finds in its writer's options."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Latency markers: each is counted once where it arrives, with the stamp that it was made with."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field

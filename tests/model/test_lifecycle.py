@@ -1,7 +1,5 @@
 """Decisions from facts: states, the end of the input, finishes without a flag, restarts, steps that are left."""
 
-from __future__ import annotations
-
 import itertools
 
 import hypothesis.strategies as st

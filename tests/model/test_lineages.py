@@ -1,7 +1,5 @@
 """Lineages and names of queries, what a lineage takes over from its parent, and what a job restores by itself."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

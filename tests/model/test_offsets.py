@@ -1,7 +1,5 @@
 """Offsets survive JSON, stay small, and say exactly what an epoch reads."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What follows the end of a Spark query: every cause, what restarts depend on, and the end of what feeds it."""
 
-from __future__ import annotations
-
 import itertools
 
 import hypothesis.strategies as st

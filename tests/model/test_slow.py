@@ -1,7 +1,5 @@
 """When an epoch is slow although it moves, what it is in, and how many rows it will have: pure functions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any

@@ -1,7 +1,5 @@
 """When a query is stuck, and what holds it: pure functions of looks and stacks."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import datetime, timezone

@@ -3,8 +3,6 @@
 Prints a line of JSON for each way in which a function of a query is held: what the incident says.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

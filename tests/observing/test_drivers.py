@@ -1,7 +1,5 @@
 """A driver with an Observer that is killed, one whose Spark is stopped, and one that exits: what the ledger says."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

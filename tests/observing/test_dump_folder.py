@@ -1,7 +1,5 @@
 """The folder of dumps: bounded in number and size, private, and where a heap cannot be written, refused in words."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Dumps of the test session's own processes: what is in them, that each incident has one, and what is refused."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from pathlib import Path

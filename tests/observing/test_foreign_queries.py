@@ -1,7 +1,5 @@
 """Queries of others: which is which, the state in which they are together, and their epochs, whatever is dropped."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

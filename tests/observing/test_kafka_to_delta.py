@@ -1,7 +1,5 @@
 """Spark's own Kafka source into a Delta table, in a session of somebody else: an Observer is all that is added."""
 
-from __future__ import annotations
-
 import json
 import sys
 import urllib.request

@@ -1,7 +1,5 @@
 """An Observer in a session: queries that somebody else starts, fails, restarts, and stops."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

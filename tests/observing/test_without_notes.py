@@ -1,7 +1,5 @@
 """A stall in a session whose Python workers leave no notes: their stacks are read from outside, where that may be."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import subprocess

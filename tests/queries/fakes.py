@@ -1,7 +1,5 @@
 """Stand-ins for Spark, the ledger and time: a query's supervision without any of them, in milliseconds."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import json
@@ -73,7 +71,7 @@ class Storage:
         if self.problem is not None:
             raise self.problem
 
-    def under_spark_log(self, monkeypatch: pytest.MonkeyPatch, *methods: str) -> Storage:
+    def under_spark_log(self, monkeypatch: pytest.MonkeyPatch, *methods: str) -> "Storage":
         """Keep Spark's logs on it, or only what these methods read of them."""
         for name in methods or ("is_committed", "newest_commit", "newest_offsets", "offsets", "committed_at"):
             monkeypatch.setattr(SparkLog, name, self._before(getattr(SparkLog, name)))
@@ -265,7 +263,7 @@ class Bench:
         fed: Sequence[str] = (),
         available_now: bool = False,
         query: str = "q",
-        around: Bench | None = None,
+        around: "Bench | None" = None,
         worker: Worker | None = None,
         until: UntilNow | None = None,
         **settings: Any,
@@ -305,12 +303,12 @@ class Bench:
         }
         return query_run(self.spec, self.context, 1, {}, **made)
 
-    def started(self) -> Bench:
+    def started(self) -> "Bench":
         self.run.start()
         return self
 
     @staticmethod
-    def native(folder: Path, **given: Any) -> Bench:
+    def native(folder: Path, **given: Any) -> "Bench":
         """A running query with one of Spark's own sources."""
         return Bench(folder, natives=["rate"], sources=[], **given).started()
 

@@ -1,7 +1,5 @@
 """When bad rows are moved while a query runs, and what waits for it; with a fake query, ledger and clock."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

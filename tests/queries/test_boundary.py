@@ -1,7 +1,5 @@
 """Restarts of a query between two epochs, with a query in Spark that a test moves by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

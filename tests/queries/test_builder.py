@@ -1,7 +1,5 @@
 """Functions of the configuration: which of their keys are recorded, and with what they are called."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn

@@ -1,7 +1,5 @@
 """A query in a run that ends with what is there: what its Spark query's end means, and whom it waits for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The claim of a target, without Spark: beside an older driver that still lives, and when something is planned."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -110,7 +108,7 @@ class Late:
         self.bench.query._write("metadata", f'{{"id": "{QUERY_ID}"}}')
         self.bench.query.commit(position(at=1))
 
-    def start(self, *, late: bool = True) -> Late:
+    def start(self, *, late: bool = True) -> "Late":
         self.bench.run = self.bench.made()
         self.bench.run.restore(None)
         self.bench.run.launcher.claim(late=late)

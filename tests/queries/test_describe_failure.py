@@ -1,7 +1,5 @@
 """What a failure that came through Spark is taken for: by what Spark and our workers say, never by a user's words."""
 
-from __future__ import annotations
-
 import errno
 import traceback
 from collections.abc import Callable

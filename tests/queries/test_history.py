@@ -1,7 +1,5 @@
 """History of epochs: commits are facts, figures come by events or are asked for."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

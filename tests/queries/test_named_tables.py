@@ -1,7 +1,5 @@
 """Tables that are given by name, in the session's own catalogue: found, refused, moved, dropped and made again."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

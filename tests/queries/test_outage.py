@@ -1,7 +1,5 @@
 """Supervision of a query while Spark's log cannot be read: nothing is decided without facts, and nothing is lost."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A reset: where the checkpoint goes in an object store, and what a rescale that was interrupted has left."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

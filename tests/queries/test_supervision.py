@@ -1,7 +1,5 @@
 """Supervision of one query, with a fake query, ledger and clock: starts, epochs, failures, restarts, stop and drain."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Callable

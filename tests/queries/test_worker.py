@@ -1,7 +1,5 @@
 """The worker of a query: commands in their order on one thread, outcomes on the thread that decides."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What `job.add` refuses: all that would otherwise be ignored, or fail in an epoch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

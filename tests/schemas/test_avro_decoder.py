@@ -1,7 +1,5 @@
 """Avro into Arrow and from Arrow: each value is unchanged to an independent decoder, fastavro, or is refused."""
 
-from __future__ import annotations
-
 import datetime
 import io
 import json

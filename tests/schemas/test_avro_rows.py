@@ -1,7 +1,5 @@
 """Spark's types as Avro schemas: what is written is what the source reads, and what a given schema does not take."""
 
-from __future__ import annotations
-
 import datetime
 import io
 import json

@@ -1,7 +1,5 @@
 """Casts keep values at any depth or refuse them; what is no text or null is found; Spark's types in Arrow."""
 
-from __future__ import annotations
-
 import math
 from datetime import datetime
 from decimal import Context, Decimal

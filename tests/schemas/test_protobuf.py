@@ -1,7 +1,5 @@
 """Protobuf into Arrow: each value is what was set, or its message is refused."""
 
-from __future__ import annotations
-
 import datetime
 from decimal import Decimal
 from functools import cache

@@ -1,7 +1,5 @@
 """Any text as any of Spark's types is the value that Python makes of it, or refused."""
 
-from __future__ import annotations
-
 import contextlib
 from datetime import date, datetime, timedelta, timezone
 

@@ -3,8 +3,6 @@
 Independent of Arrow. Dates are days, timestamps are microseconds since 1970, so that no year is too far.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import date, timedelta
 from decimal import Context, Decimal, Inexact, InvalidOperation

@@ -1,7 +1,5 @@
 """A server of a state directory without Spark, and what the tests ask of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """The server's answers, over HTTP, for a state directory without Spark."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

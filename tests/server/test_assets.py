@@ -1,7 +1,5 @@
 """The files of the page: what the bundle of a report relies on, and what no file may do."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

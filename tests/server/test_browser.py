@@ -1,7 +1,5 @@
 """The page in a real browser: what it shows, that hostile names stay text, the keyboard, and what axe-core finds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path

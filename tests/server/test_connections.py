@@ -1,7 +1,5 @@
 """What strangers can do to the driver of a job before they have shown a token."""
 
-from __future__ import annotations
-
 import logging
 import os
 import resource

@@ -1,7 +1,5 @@
 """Requests made from the served description: whatever is sent, the answer is a documented one, and no failure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -106,7 +104,7 @@ def test_no_request_is_a_failure_or_has_an_undocumented_answer(
                 phases=[Phase.generate], suppress_health_check=list(HealthCheck),
             )  # fmt: skip
             @given(case=operation.as_strategy(generation_mode=mode))
-            def ask(case: schemathesis.Case[Any]) -> None:
+            def ask(case: "schemathesis.Case[Any]") -> None:
                 answer = case.call(headers=headers)
                 case.validate_response(answer, checks=CHECKS)
                 seen[answer.status_code] += 1

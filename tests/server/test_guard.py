@@ -1,7 +1,5 @@
 """What the guard does by itself, without a server."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Token buckets and places for waiting requests."""
 
-from __future__ import annotations
-
 from spark_ext.server.limits import Buckets, Slots, retry_after
 
 

@@ -1,7 +1,5 @@
 """`/metrics` of the REST server: behind the same guard as all that reads, from the job in the server's process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

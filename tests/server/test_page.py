@@ -1,7 +1,5 @@
 """The page of the server: its files are for everybody, what it shows is not."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

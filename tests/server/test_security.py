@@ -1,7 +1,5 @@
 """Who may ask for what, from where; and that no token is found anywhere."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """The server's own socket."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How much is read of the ledger of a job with very many queries and epochs, for its status."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Token files: hashes only, for their owner only, followed while a server runs."""
 
-from __future__ import annotations
-
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What the HTTP servers of the tests have in common."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

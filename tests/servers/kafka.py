@@ -4,8 +4,6 @@ Its jars come from Spark's own resolver and stay in the user's cache: a machine 
 broker's time-outs are shortened, so that it is back some 5 s after a `kill -9` instead of 17.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os
@@ -120,7 +118,7 @@ class Broker:
         self._java = [str(java), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m", "-cp", class_path]
         self._java.append(f"-Dlog4j2.configurationFile={logging}")
 
-    def __enter__(self) -> Broker:
+    def __enter__(self) -> "Broker":
         arguments = ["format", "--standalone", "-t", _CLUSTER, "-c", str(self._settings)]
         done = subprocess.run(
             [*self._java, "kafka.tools.StorageTool", *arguments], capture_output=True, text=True, check=False

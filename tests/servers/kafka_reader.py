@@ -1,7 +1,5 @@
 """What a reader finds in a topic, however long the broker was away; and on its disk, of transactions."""
 
-from __future__ import annotations
-
 import struct
 import time
 from collections.abc import Iterator

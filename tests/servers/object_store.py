@@ -3,8 +3,6 @@
 With the path of versitygw in `VERSITYGW` it is that, over a folder: it checks signatures, and objects survive a kill.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Ports for servers that are killed and come back at the same address."""
 
-from __future__ import annotations
-
 import random
 import socket
 from typing import Final

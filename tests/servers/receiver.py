@@ -6,8 +6,6 @@ It obeys the contract of `docs/http_2pc.md`. With `memory="newest"` it keeps the
 answering.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json
@@ -144,7 +142,7 @@ class Receiver:
         self._tree: Tree | None = None
         self.port = 0
 
-    def __enter__(self) -> Receiver:
+    def __enter__(self) -> "Receiver":
         self.start()
         return self
 

@@ -4,8 +4,6 @@ It does not compare schemas: tests say which subjects are `fixed`. `apicurio` is
 can fetch it: it shows that ours answers as a real one does.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

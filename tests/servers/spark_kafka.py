@@ -1,7 +1,5 @@
 """Spark's own Kafka source and sink: their jars, fetched by Spark's resolver."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """A real HTTP server before an object store: it passes requests on, and answers some itself, late, or not at all."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re
@@ -139,7 +137,7 @@ class StoreProxy:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> StoreProxy:
+    def __enter__(self) -> "StoreProxy":
         given = [str(self._store), str(self.port)]
         self._tree = Tree([sys.executable, "-m", "tests.servers.store_proxy", *given], self._folder / "proxy.log")
         until(self._answers, "the proxy answers")

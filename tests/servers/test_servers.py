@@ -1,7 +1,5 @@
 """The servers of the tests: passwords are real, a crash is one, a broker's disk is read, and nothing is left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A token endpoint of OAuth 2 in a thread, and a receiver that takes its tokens only: real HTTP on loopback."""
 
-from __future__ import annotations
-
 import base64
 import json
 import ssl
@@ -15,7 +13,7 @@ CLIENT, SECRET = "shop sender", "s3cret/of:the client"  # with characters that h
 
 
 class TokenHandler(Handler):
-    endpoint: TokenEndpoint
+    endpoint: "TokenEndpoint"
 
     def do_POST(self) -> None:
         body = self.body()

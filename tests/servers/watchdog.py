@@ -3,8 +3,6 @@
 It waits for the end of process PID, kills what FOLDER/pids lists, with all children, and removes FOLDER.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

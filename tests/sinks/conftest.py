@@ -1,7 +1,5 @@
 """Fixtures for the tests of sinks."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

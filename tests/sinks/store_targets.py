@@ -1,7 +1,5 @@
 """Targets of the contract kit in an object store, which the environment names (AWS_...)."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

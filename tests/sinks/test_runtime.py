@@ -1,7 +1,5 @@
 """Between sinks and Spark: the identity of a job, the position beside a checkpoint, and the barrier of an epoch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

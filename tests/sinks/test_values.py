@@ -1,7 +1,5 @@
 """Each sink, from Arrow to an independent reader: a value is there as it was given, or its row is refused unwritten."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from itertools import count

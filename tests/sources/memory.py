@@ -1,7 +1,5 @@
 """A channel source over counters in memory, a ledger in memory, and Spark's part in planning, for tests."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import shutil

@@ -1,7 +1,5 @@
 """`datagen` at the level of its contract: any row depends on seed, channel and row number alone."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """When the marker is due: the pure decision, the offset's form, and the looks at Spark's commit log."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The sources in real queries: Spark's planner process, executors, log of offsets, restart."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A rate limit in a real query whose trigger ends when there is nothing to read."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

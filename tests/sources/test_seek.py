@@ -1,7 +1,5 @@
 """`seek`: positions to which a channel may be sent, and what is read from there, without Spark."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import Any

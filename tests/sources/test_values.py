@@ -1,7 +1,5 @@
 """Each source, from what an independent writer has made into Arrow: what `docs/values.md` says of each value."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

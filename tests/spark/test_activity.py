@@ -1,7 +1,5 @@
 """What the status store and the thread dumps of this Spark are: what `activity` and `thread_dumps` rely on."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

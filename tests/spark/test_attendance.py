@@ -1,7 +1,5 @@
 """Processes leave notes, and a watcher answers for them through the state directory: real processes, without Spark."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

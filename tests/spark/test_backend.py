@@ -1,7 +1,5 @@
 """Facts about Spark's internals that the classic backend relies on."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a catalogue says about a table, and names that are none. With Spark: `tests/queries/test_named_tables.py`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

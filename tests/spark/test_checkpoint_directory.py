@@ -1,7 +1,5 @@
 """What a killed driver leaves in a query's checkpoint directory, and how a prepared one is put in its place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What an epoch costs in processes, and which queries are given another file manager."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

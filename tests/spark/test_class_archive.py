@@ -1,7 +1,5 @@
 """The archive of the JVM's classes: when it is used, and that an incomplete one never is; without Spark."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

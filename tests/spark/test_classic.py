@@ -1,7 +1,5 @@
 """Whatever belongs to Spark Connect is refused by name. The last test has a real server."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What is missing is named, with the way to get it, before Spark is started."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The files of one committed epoch are all that a query needs to continue after it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What Spark's status stores have of an epoch: what `epoch_times` relies on, and how it is read."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is known of a failure whose JVM has gone."""
 
-from __future__ import annotations
-
 import socket
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject

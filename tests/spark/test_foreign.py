@@ -1,7 +1,5 @@
 """What is relied on of queries that others have started, as Spark has them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pyspark.sql import SparkSession

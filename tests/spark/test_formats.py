@@ -1,7 +1,5 @@
 """The registry of formats, and what a class becomes on its way to Spark; without Spark's JVM."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

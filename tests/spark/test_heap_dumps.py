@@ -1,7 +1,5 @@
 """A JVM of a session that runs out of its heap leaves it in the folder that was asked for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

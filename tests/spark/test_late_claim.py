@@ -1,7 +1,5 @@
 """A claim that waits for the first epoch: what planners and driver say to each other, without Spark."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

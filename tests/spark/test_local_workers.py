@@ -1,7 +1,5 @@
 """Which Python processes below a JVM are Spark's, and their stacks: real processes, one of them held by C."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What a session knows of the storage options, and what is refused before a job starts."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

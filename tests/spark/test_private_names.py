@@ -1,7 +1,5 @@
 """Each private name in the list is there in the installed Spark, and something uses it."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

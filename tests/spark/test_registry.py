@@ -1,7 +1,5 @@
 """The session registry: one small file per uid, one running job per uid."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

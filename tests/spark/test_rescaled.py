@@ -1,7 +1,5 @@
 """A checkpoint directory that a copy replaces: which copy counts after a crash, without Spark."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from datetime import datetime, timedelta, timezone

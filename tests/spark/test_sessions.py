@@ -1,7 +1,5 @@
 """`session` and `register`: what they set, what they leave alone, what they refuse."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a user sees of an error: what happened and the line of the own file, without libraries; and from any thread."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

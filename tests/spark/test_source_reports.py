@@ -1,7 +1,5 @@
 """What is read from Spark's progress reports, in the forms that Spark gives it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Spark's offset and commit logs, read as files; the files here have the form that Spark writes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Facts about Spark's state stores that are relied on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """State in another number of partitions gives the same results."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the state of a query depends on, as its analyzed plan says: what a start compares with the last one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any

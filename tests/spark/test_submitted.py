@@ -1,7 +1,5 @@
 """Which master a session asks for when the program names none."""
 
-from __future__ import annotations
-
 import pytest
 
 from spark_ext.spark.backend.process import master_of, submitted_settings

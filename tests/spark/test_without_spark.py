@@ -1,7 +1,5 @@
 """Spark is an extra: without it, or with another version of it, what needs Spark says so, and the rest works."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib import metadata

@@ -1,7 +1,5 @@
 """What pyspark's worker is relied on for: where it takes its serializers from, and what it reports."""
 
-from __future__ import annotations
-
 import inspect
 import io
 import time

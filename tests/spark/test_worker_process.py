@@ -1,7 +1,5 @@
 """A Python worker of Spark's answers without delay, and is spared collections of what is never garbage."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import socket
@@ -58,7 +56,7 @@ def test_garbage_is_collected_before_it_is_frozen(monkeypatch: pytest.MonkeyPatc
 
     class Node:
         gone = 0
-        other: Node
+        other: "Node"
 
         def __del__(self) -> None:
             Node.gone += 1

@@ -5,8 +5,6 @@ python -m tests.spec [PART OF A NAME | commit | checkpoint | deep]
 `deep`: with more starts, rows, checkpoints and queries; some twenty minutes.
 """
 
-from __future__ import annotations
-
 import sys
 
 from tests.spec import checkpoint_checks, checks

@@ -1,7 +1,5 @@
 """What is asked of the model of checkpoints, exchanges and restores; `checks` has the commit protocol."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

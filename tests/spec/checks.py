@@ -4,8 +4,6 @@ A mutant is the protocol with one of its rules left out. TLC has to refute it: a
 superfluous, or the model is too small to show what it is for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final

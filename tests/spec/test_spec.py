@@ -1,7 +1,5 @@
 """The models of the protocols: their rules, and traces of real jobs. All of the rules run with `make spec`."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Its jar comes from where Delta's comes from: resolved once by Spark's own resolver, then found on this machine.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -5,8 +5,6 @@ Spark's log has the epochs (the ledger keeps their offsets), and the target's lo
 known of the order between them, and no clock is compared.
 """
 
-from __future__ import annotations
-
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,7 +59,7 @@ class Trace:
     commits: tuple[Committed, ...]
     finals: tuple[Final, ...]
 
-    def without(self, part: str, index: int) -> Trace:
+    def without(self, part: str, index: int) -> "Trace":
         events: Sequence[Any] = getattr(self, part)
         return replace(self, **{part: (*events[:index], *events[index + 1 :])})
 
@@ -69,7 +67,7 @@ class Trace:
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> Trace:
+    def from_json(cls, text: str) -> "Trace":
         raw = json.loads(text)
         return cls(
             tuple(Start(**it) for it in raw["jobs"]), tuple(Written(**it) for it in raw["target"]),

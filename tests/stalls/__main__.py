@@ -3,8 +3,6 @@
 Some forty times a query is stopped, and as often one that is slow, idle, paused, throttled or skewed is left alone.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

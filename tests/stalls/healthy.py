@@ -1,7 +1,5 @@
 """Queries that are not stuck, and look as if they were: idle, slow, paused, throttled, skewed, waiting for a slot."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ They stop as real ones do: in a sleep, on a lock that nobody releases, on a sock
 theirs waits for the file to go, so that a test need not kill what it has stopped.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import socket

@@ -1,7 +1,5 @@
 """Queries that get stuck: in functions of each kind, sources, planners, sinks, committers, and frozen processes."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

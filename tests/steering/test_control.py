@@ -1,7 +1,5 @@
 """`sx.Control`: sending, waiting, looking, and its display in notebooks."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The contract of a folder, over each of its implementations: a file system, a store without a service, and S3."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """Storage options: what is refused, and what delta-rs, Arrow and Hadoop find of them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

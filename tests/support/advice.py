@@ -1,7 +1,5 @@
 """Every advice of the product, the `do` of its errors, found by parsing its sources."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping

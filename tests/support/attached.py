@@ -1,7 +1,5 @@
 """A driver that is killed while it runs no query, in the test's own JVM: a Python process with a session there."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import TypeAlias

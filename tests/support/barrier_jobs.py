@@ -1,7 +1,5 @@
 """A simulated job under aligned checkpoints: old views of the ledger, epochs in any order, aborts and early ends."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

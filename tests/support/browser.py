@@ -1,7 +1,5 @@
 """A real browser for the page, driven by Playwright: a Chromium of this machine, or that of `fetch_browser`."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

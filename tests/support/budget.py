@@ -4,8 +4,6 @@ A fixed loop, timed in each worker before each file, tells a slow or busy machin
 Tests above 10 s without `@pytest.mark.slow(seconds, reason)` are listed. Time alone never fails a run.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Spark's launcher reads `SPARK_SUBMIT_OPTS`, and takes the JVM's properties that 
 class archive of `spark-ext prepare` saves the most time; short-lived JVMs gain nothing from a second compiler.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Drivers that have claimed their target."""
 
-from __future__ import annotations
-
 from typing import Protocol, TypeVar
 
 

@@ -1,7 +1,5 @@
 """A real standalone Spark cluster on loopback: one Master and some Workers, each a process with its executors."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -40,7 +38,7 @@ class Cluster:
         self._ui = ""
         self.workers: list[Tree] = []
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> "Cluster":
         try:
             self._start()
         except BaseException:

@@ -1,7 +1,5 @@
 """The parts of the contract kits that a further mode of a connector runs; its main mode, in the core, runs all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final, TypeVar
 

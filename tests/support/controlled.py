@@ -3,8 +3,6 @@
 `told` adds what `sx.control` says to the rows of `datagen`; `Told` reads them, and computes what each epoch must have.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping

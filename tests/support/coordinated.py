@@ -1,7 +1,5 @@
 """A coordinator over fake queries: real parts where they run without Spark, and null objects for the others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial

@@ -1,7 +1,5 @@
 """Spark's daemon that forks Python workers, with what they need imported before; for other processes see `forks`."""
 
-from __future__ import annotations
-
 import pandas  # noqa: F401
 import pyarrow  # noqa: F401
 import pyspark.worker  # noqa: F401

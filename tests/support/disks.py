@@ -1,7 +1,5 @@
 """Small, full and read-only disks: separate file systems in memory. Mounting one requires root."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager

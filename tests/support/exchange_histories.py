@@ -1,7 +1,5 @@
 """Simulated histories of linked queries: each epoch is planned, then visible to consumers, then committed by Spark."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Exchanges made by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

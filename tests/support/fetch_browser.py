@@ -3,8 +3,6 @@
 Without npm, or without a network, nothing is done: the tests that need a browser are skipped then.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

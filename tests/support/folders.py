@@ -1,7 +1,5 @@
 """Folders as they were: what a restore from a backup does to a target."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Importing what they need takes longer than most of them work. `planners/sitecust
 starts, sends here what is to be done: `python -m tests.support.forks SOCKET JVM`.
 """
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import json

@@ -1,7 +1,5 @@
 """Random graphs of linked queries, for tests of checkpoints."""
 
-from __future__ import annotations
-
 import random
 
 import hypothesis.strategies as st

@@ -1,7 +1,5 @@
 """The history of a job, a value for `validators`: its operators' event log, its ledger, and Spark's logs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,7 +31,7 @@ class QueryLog:
         return self.planned.get(self.newest)
 
     @classmethod
-    def read(cls, checkpoint: Path | str) -> QueryLog:
+    def read(cls, checkpoint: Path | str) -> "QueryLog":
         log = SparkLog(str(checkpoint))
         planned = {number: log.offsets(number) for number in log.numbers("offsets")}
         commits = log.commits()
@@ -60,7 +58,7 @@ class History:
     """Rows left in the state stores of the queries that finished in the last run, by uid."""
 
     @classmethod
-    def read(cls, state: Path | str, event_logs: Iterable[str | Path] = (), **given: Any) -> History:
+    def read(cls, state: Path | str, event_logs: Iterable[str | Path] = (), **given: Any) -> "History":
         ledger = Ledger(str(state))
 
         def rows(row_type: type[Row]) -> tuple[Any, ...]:

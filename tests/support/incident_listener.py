@@ -1,7 +1,5 @@
 """An incident listener of the user's, for tests: keeps what it gets in a list that is found by name."""
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from typing import Final

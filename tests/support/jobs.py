@@ -1,7 +1,5 @@
 """Small jobs for tests, built from the operators in `tests.support.operators`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary

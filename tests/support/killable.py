@@ -1,7 +1,5 @@
 """A job to be killed, a function of its harness: `python -m tests.support.killable JOB FOLDER`; a test continues it."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The ledger of a job that has just started for the first time, and what one says."""
 
-from __future__ import annotations
-
 import shutil
 from functools import cache
 from tempfile import TemporaryDirectory

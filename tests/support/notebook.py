@@ -1,7 +1,5 @@
 """Runs a notebook and keeps its outputs, without a trace of the machine: `python -m tests.support.notebook FILE`."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Operators for tests: a source and a sink that append to an event log of JSON lines, which the validators read."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Makes the pictures of the page in the documentation: `python -m tests.support.page_images docs/images`."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """State directories as a job of some hours leaves them, for the page: restarts, a lost driver, incidents, exchanges."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """Pages of the documentation: their Python code, run as a reader would run it, and their tables of options."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -51,7 +49,7 @@ class Ran:
     failed: str  # the traceback; empty if there was none
     folder: Path  # the files that it left in its working directory
 
-    def well(self) -> Ran:
+    def well(self) -> "Ran":
         """This result; fails the test if the script failed."""
         assert not self.failed, self.said[-2000:] + self.failed[-3000:]
         return self
@@ -101,7 +99,7 @@ class Runner:
         command, env = [sys.executable, str(folder / "each.py")], cheap_jvm.environment()
         self._tree = Tree(command, folder / "log", env, stdin=subprocess.PIPE, cwd=folder / "work")
 
-    def __enter__(self) -> Runner:
+    def __enter__(self) -> "Runner":
         return self
 
     def __exit__(self, *_: object) -> None:

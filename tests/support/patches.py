@@ -1,7 +1,5 @@
 """Patches of the page's document, applied as its script does."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import reduce

@@ -3,8 +3,6 @@
 Each is a session of the operating system: its processes are found even after their parents have died.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -79,7 +77,7 @@ class Tree:
             )  # fmt: skip
         self.pid = self._process.pid
 
-    def __enter__(self) -> Tree:
+    def __enter__(self) -> "Tree":
         return self
 
     def __exit__(self, *error: object) -> None:

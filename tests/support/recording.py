@@ -1,7 +1,5 @@
 """A folder that notes every step which a power failure may separate from the next, and takes it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from spark_ext.storage import LocalFolder, writer_of
@@ -15,7 +13,7 @@ class Recording(LocalFolder):
         self._steps: list[str] = [] if steps is None else steps
         self._root = root or path.parent
 
-    def below(self, name: str) -> Recording:
+    def below(self, name: str) -> "Recording":
         """A folder in this one."""
         return Recording(self.path / name, self._steps, self._root)
 

@@ -1,7 +1,5 @@
 """Helpers for the tests of bad input: checking that something is refused, and a job that writes a Delta table."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

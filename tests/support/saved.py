@@ -4,8 +4,6 @@ Generated rows -> `rows` -> exchange x -> `unique` (first rows of each key, by s
 the 80 rows of two channels the last 40 have the keys of the first: one too many, or missing, shows what the state knew.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Scripts that are loaded into the test process, as `spark-ext run` loads them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

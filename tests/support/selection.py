@@ -4,8 +4,6 @@ A test is marked `spark`, `server` (`tests.servers`), `process` or `table` (Delt
 tests that it and its fixtures refer to, those that they refer to, and so on.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterator

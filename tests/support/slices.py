@@ -3,8 +3,6 @@
 `python -m tests.support.slices` turns the slice on whose pass is the oldest.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass

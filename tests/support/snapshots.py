@@ -1,7 +1,5 @@
 """Snapshots of jobs, for the tests of views."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Stateful queries over numbered input files: each file is one epoch, and each epoch's rows are kept by number."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator

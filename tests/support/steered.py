@@ -3,8 +3,6 @@
 Query `q` reads two channels that do not end and one that does; `r` a source of its own.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """No process that a test has started outlives it: trees of processes, and a real cluster."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The validators find no fault in a good history, and each reports its own fault in a bad one."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """Runs the lifecycle validators over every job that a test has started in its own process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path

@@ -4,8 +4,6 @@ Each is a pure function from a `History` to its faults, in words. The fixture `s
 that has started a job, and chaos after each round. The idea comes from the lifecycle tests of Apache Flink.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import pairwise

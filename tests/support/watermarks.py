@@ -1,7 +1,5 @@
 """Helpers for the tests of the end of input: a source of given rows, a query outside a job, and its results."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone

@@ -3,8 +3,6 @@
 The right sink is that of the page `docs/testing.md`, which passes (see `tests/docs/test_examples.py`).
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Links that work on an index's page."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

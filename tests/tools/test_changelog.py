@@ -1,7 +1,5 @@
 """Release notes are what the changelog says of one version."""
 
-from __future__ import annotations
-
 import pytest
 
 from tools.changelog import section

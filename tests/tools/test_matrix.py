@@ -1,7 +1,5 @@
 """Which versions are tried, and what is counted."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

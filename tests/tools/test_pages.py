@@ -1,7 +1,5 @@
 """The generated parts of the documentation, and `conf/job.yaml`, are what the code says."""
 
-from __future__ import annotations
-
 import pytest
 
 from spark_ext.settings import JobSettings

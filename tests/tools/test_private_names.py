@@ -1,7 +1,5 @@
 """Only the two halves of the door to Spark use py4j and what pyspark does not document."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Each rule of `tools.rules` finds the fault that it is for, and nothing in code without it."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Iterable, Iterator
 

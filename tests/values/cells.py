@@ -1,7 +1,5 @@
 """The check of a cell of the table: what was measured is what the table says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

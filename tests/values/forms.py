@@ -3,8 +3,6 @@
 Texts are bytes, times are numbers since 1970, floats are as `repr` writes them, and maps are lists of pairs.
 """
 
-from __future__ import annotations
-
 import base64
 import struct
 from collections.abc import Iterator

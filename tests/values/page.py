@@ -1,7 +1,5 @@
 """The tables of docs/values.md, from the table that the tests measure: `python -m tests.values.page docs/values.md`."""
 
-from __future__ import annotations
-
 import re
 import sys
 import textwrap

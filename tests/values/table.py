@@ -3,8 +3,6 @@
 A row is a kind of value, with hostile examples. A column is a source or a sink; what is not said of it is `SAME`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal

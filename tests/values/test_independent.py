@@ -1,7 +1,5 @@
 """What sinks refuse, other clients do not store or read either, or it is a limit; and the page says so."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 What was given is known without Spark; what is there is read by Spark's own reader, pyarrow, json or psycopg.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """What Spark stores and reads back of values that sinks refuse: the table has all of it among its limits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Alert rules are a pure function of where the time of a job went."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whether a job is well is a pure function of what its ledger and its heartbeat say."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A job as text and as HTML."""
 
-from __future__ import annotations
-
 from spark_ext.model.lifecycle import State
 from spark_ext.views.notebook import job_html, job_text
 from tests.support.snapshots import job, query

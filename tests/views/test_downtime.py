@@ -1,7 +1,5 @@
 """Where the time of a job went is a pure function of its timeline and its incidents."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """What status, notebook and text say of latencies: nothing in a job that does not measure them."""
 
-from __future__ import annotations
-
 import io
 import json
 from datetime import timedelta

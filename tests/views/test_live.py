@@ -1,7 +1,5 @@
 """A running job as HTML for a notebook."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from xml.etree import ElementTree
 

@@ -1,7 +1,5 @@
 """The live line says what a job is doing, also while it has no figures yet; nothing else on the terminal tears it."""
 
-from __future__ import annotations
-
 import io
 import logging
 import sys

@@ -1,7 +1,5 @@
 """A snapshot sums up its queries."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """Text that is hostile to a terminal: escape sequences, controls, directions of writing, and rich's own markup."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The timeline is a pure function of the ledger's rows."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

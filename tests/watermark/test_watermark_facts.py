@@ -3,8 +3,6 @@
 Each test pins a behaviour of this Spark version. One that fails after an upgrade says which reason has gone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path

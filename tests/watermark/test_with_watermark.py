@@ -1,7 +1,5 @@
 """`with_watermark` on every kind of plan that holds state by event time, against the same plan in batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path

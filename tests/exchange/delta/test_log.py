@@ -1,7 +1,5 @@
 """A `delta` exchange, where its table is cleaned up, compacted, damaged or of something else; what it refuses."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Sequence

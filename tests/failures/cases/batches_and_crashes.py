@@ -1,7 +1,5 @@
 """Functions for batches, crashes, limits, and a JVM that dies."""
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import functools

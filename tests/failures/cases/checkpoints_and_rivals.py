@@ -1,7 +1,5 @@
 """Damaged checkpoints, and queries whose checkpoint or target belongs to another one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession

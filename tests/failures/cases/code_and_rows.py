@@ -1,7 +1,5 @@
 """The user's functions, expressions, rows that do not fit, and what cannot be pickled."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """Want of memory, disk and files, machines that fail, and queries that somebody stops."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource

@@ -1,7 +1,5 @@
 """Wrong or missing settings, and failures of connections."""
 
-from __future__ import annotations
-
 import configparser
 import http.server
 import os

@@ -1,7 +1,5 @@
 """Failures of sources and sinks, and of the state of queries."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import threading

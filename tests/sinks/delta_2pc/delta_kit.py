@@ -1,7 +1,5 @@
 """What the tests of `delta_2pc` share: a sink driven as the base would drive it, without Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A table that others change: what a job's commits and claims notice in the table itself."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from datetime import datetime, timezone

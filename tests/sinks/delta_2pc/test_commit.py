@@ -1,7 +1,5 @@
 """Phase two of `delta_2pc`: each epoch once, the table's creation, its schema, and tables that demand too much."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

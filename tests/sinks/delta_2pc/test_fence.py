@@ -3,8 +3,6 @@
 Each frozen driver is of incarnation 1; incarnation 2 claims the table and cleans up before it is woken.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Phase one of `delta_2pc`: files, row groups, partitions, names, and statistics whose bounds hold every value."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import math

@@ -1,7 +1,5 @@
 """`delta_2pc` and Spark: what Spark's own reader makes of the tables, and real streaming queries."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import random

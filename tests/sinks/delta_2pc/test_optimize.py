@@ -1,7 +1,5 @@
 """`optimize_interval` of `delta_2pc`: few files, the same rows, and no epoch that waits or fails for it."""
 
-from __future__ import annotations
-
 import datetime
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that delta-rs makes, in merges and compactions: what the log says of them holds, and keys are found in them."""
 
-from __future__ import annotations
-
 import json
 import math
 from datetime import datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """Roll back of a table to where it was after an epoch, on real tables: what goes, what stays, and what is refused."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import replace

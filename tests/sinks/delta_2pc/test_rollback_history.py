@@ -4,8 +4,6 @@ Epochs with gaps, rows of other writers, compaction, claims, savepoints, and res
 that was taken with it or by one that is looked up only then.
 """
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`delta_2pc` with `mode=upsert`: what the table holds after any history of epochs, and what is refused by name."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field

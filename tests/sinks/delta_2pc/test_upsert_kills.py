@@ -4,8 +4,6 @@ Each start repeats the last epoch, as Spark does after a crash between the two c
 at named steps, in the thread that compacts as well, and wherever they happen to be.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 from collections.abc import Mapping

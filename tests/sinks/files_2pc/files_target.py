@@ -1,7 +1,5 @@
 """A folder of `files_2pc` as a target of the contract kit, read without Spark, by the log and by its links."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil

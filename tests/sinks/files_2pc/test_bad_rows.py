@@ -1,7 +1,5 @@
 """Rows that a file format cannot hold, and values that no folder can be named by."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The log of `files_2pc`: what was written is read, once and in order, whatever is merged, by whoever at once."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """`files_2pc` and Spark: what Spark's readers make of the files, by the log and without it."""
 
-from __future__ import annotations
-
 import math
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """`files_2pc` without Spark: layouts, formats and what is refused."""
 
-from __future__ import annotations
-
 import gzip
 import math
 from collections.abc import Callable, Iterator

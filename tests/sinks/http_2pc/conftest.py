@@ -1,7 +1,5 @@
 """Fixtures for the tests of `http_2pc`."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Iterator
 from pathlib import Path

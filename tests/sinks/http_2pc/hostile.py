@@ -1,7 +1,5 @@
 """A server of raw sockets that plays an answer byte by byte, whatever HTTP says; and a sink's client for it."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """What a receiver refuses for good, and what has no JSON form."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit

@@ -1,7 +1,5 @@
 """Answers without an end, and answers that grow: each ends within its limits of time and bytes."""
 
-from __future__ import annotations
-
 import gzip
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Tokens of OAuth 2, from a real endpoint in a thread; and the rate of requests."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Requests of `http_2pc`: addresses of rows, sizes, waits, rows as JSON, and the outbox that records them."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

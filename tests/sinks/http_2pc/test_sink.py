@@ -1,7 +1,5 @@
 """`http_2pc` against a real receiver that throttles, fails, cuts connections and forgets. Without Spark."""
 
-from __future__ import annotations
-
 import base64
 import json
 import socket

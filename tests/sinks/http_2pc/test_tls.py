@@ -1,7 +1,5 @@
 """The sink's own certificate: checked before the start, shown to a real receiver, renewed while the job runs."""
 
-from __future__ import annotations
-
 import os
 import ssl
 from collections.abc import Iterator

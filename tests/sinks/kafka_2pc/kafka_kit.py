@@ -1,7 +1,5 @@
 """`kafka_2pc` as a target of the contract kit: rows of any schema travel as one pickled value each."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """`kafka_2pc` in doubt: a transaction that the brokers have ended, brokers with their default settings, odd rows."""
 
-from __future__ import annotations
-
 import datetime
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Avro in `kafka_2pc`, by a registry: what is refused before anything is written, and histories with a broker."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from collections.abc import Iterator

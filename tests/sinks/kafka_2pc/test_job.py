@@ -1,7 +1,5 @@
 """A job from Kafka to Kafka whose broker and whose driver are killed under it: each message is there once."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`kafka_2pc` beyond the contract kit: columns, topics, what is refused, and a broker that dies, without Spark."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Avro: what is staged is what fastavro reads, or is refused."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator

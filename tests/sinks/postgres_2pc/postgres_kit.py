@@ -1,7 +1,5 @@
 """What the tests of `postgres_2pc` share: a table as the target of a sink."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """What PostgreSQL refuses of an epoch, row by row: by types, by constraints, and by what else is in the table."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A table or record of `postgres_2pc` that others change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """`postgres_2pc`: columns under other names, and columns that are added to the table."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

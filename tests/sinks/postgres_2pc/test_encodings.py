@@ -1,7 +1,5 @@
 """`postgres_2pc` and the source `postgres`: texts, whatever encodings server, database, role and environment prefer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """PostgreSQL into PostgreSQL in a real job, whose server loses its connections and then everything but its disk."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

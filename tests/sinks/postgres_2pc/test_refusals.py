@@ -1,7 +1,5 @@
 """`postgres_2pc` and input that does not fit: each refusal says what, where, what was kept and what to do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

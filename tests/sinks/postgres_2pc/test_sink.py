@@ -1,7 +1,5 @@
 """`postgres_2pc`: types, upserts, what a crash of the server leaves, and prepared transactions in doubt."""
 
-from __future__ import annotations
-
 import datetime
 import pickle
 import types

@@ -1,7 +1,5 @@
 """`postgres_2pc` and statements of the user: once for a target, and exactly once with each epoch."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """`postgres_2pc` and what a table may have of its own: policies, rules, identities, partitions, keys with nulls."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import psycopg

@@ -1,7 +1,5 @@
 """Hostile values of each type are in the table as they were given, by the server's own functions, or are refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta, timezone

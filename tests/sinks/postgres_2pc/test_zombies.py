@@ -1,7 +1,5 @@
 """`postgres_2pc`: attempts and drivers that come too late, and answers that are lost, at the worst moment."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """`delta_snapshot` on tables that change or are odd: shallow clones, files that are gone, another table at the path."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil

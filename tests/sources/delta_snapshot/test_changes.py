@@ -1,7 +1,5 @@
 """`delta_snapshot` with `changes`: the change data feed, replayed with pandas and compared with Spark's own reader."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from pathlib import Path

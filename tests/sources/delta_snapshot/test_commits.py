@@ -1,7 +1,5 @@
 """What a commit says of rows, as pure functions of its file in the log."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """`delta_snapshot` with `follow`: what later versions add, and each way in which a table ceases to be followed."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

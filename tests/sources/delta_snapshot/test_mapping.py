@@ -1,7 +1,5 @@
 """`delta_snapshot` with `follow`, of a table with column mapping: a name is that of the version that was planned."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

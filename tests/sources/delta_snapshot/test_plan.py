@@ -1,7 +1,5 @@
 """`delta_snapshot` at the level of its contract, on tables written by delta-rs."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

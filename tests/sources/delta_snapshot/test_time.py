@@ -1,7 +1,5 @@
 """The version of a Delta table that was current at a time: the rule alone, and against Spark's `timestampAsOf`."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

@@ -1,7 +1,5 @@
 """What the tests of `files` share: rows, files of each format, and a source that is read whole."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

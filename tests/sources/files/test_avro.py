@@ -1,7 +1,5 @@
 """`files` and Avro: steps of whole blocks, types without Python's limits, damage."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

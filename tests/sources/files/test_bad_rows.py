@@ -1,7 +1,5 @@
 """`files` with `on_bad_row=quarantine`: lines that do not parse or fit, each with its file and byte."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What happens to files between their discovery and the end of their reading: read exactly, or refused by name."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

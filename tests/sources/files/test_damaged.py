@@ -1,7 +1,5 @@
 """`files` on Parquet files that are damaged, encrypted, odd or not as declared: read, or refused by name."""
 
-from __future__ import annotations
-
 import base64
 from datetime import datetime, timezone
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`files` and its formats: types, dialects, lines, compressed files, and the column that names the file of a row."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import random

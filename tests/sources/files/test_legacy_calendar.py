@@ -1,7 +1,5 @@
 """Parquet files in the calendar of Spark 2 and Hive: the rule alone, on nested columns, and beside Spark's reader."""
 
-from __future__ import annotations
-
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Where lines end, for any mixture of LF, CR LF and CR, in pieces of any size; and how a range is cut."""
 
-from __future__ import annotations
-
 import io
 import re
 from itertools import pairwise

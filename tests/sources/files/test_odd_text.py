@@ -1,7 +1,5 @@
 """`files` on CSV and JSON as other programs write it: line ends, bytes that are not UTF-8, nulls, quotes, headers."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 from collections.abc import Callable

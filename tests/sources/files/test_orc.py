@@ -1,7 +1,5 @@
 """`files` and ORC: rows by stripe, calendars and time zones, damage."""
 
-from __future__ import annotations
-
 import random
 from datetime import date, datetime, timezone
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`files` at the level of its contract: every row once, in order, the same on each read, whatever leads to a file."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """`files`: encodings of text, and comments in CSV."""
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import gzip

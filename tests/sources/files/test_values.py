@@ -1,7 +1,5 @@
 """`files` into Arrow: a value is that of the file, or its row is a bad row, or the file is refused."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

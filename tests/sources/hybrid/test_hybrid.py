@@ -1,7 +1,5 @@
 """`hybrid`: stages without a gap or an overlap, by the contract kit and in the corners that are its own."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`hybrid` over a Delta table and the Kafka topic that it was filled from: each message once, whatever happens."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A schema registry for the tests of the source `kafka_range`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The source `kafka_range` over a real broker; and a topic as the contract kit's world."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from typing import Any, cast

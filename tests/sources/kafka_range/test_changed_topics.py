@@ -1,7 +1,5 @@
 """`kafka_range` over topics that change while they are read: grown, shortened, deleted, created anew."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Avro, Protobuf and JSON as columns, by a registry and without a broker: types, resolution, bad records, refusals."""
 
-from __future__ import annotations
-
 import datetime
 import io
 import json

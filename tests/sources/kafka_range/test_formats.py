@@ -1,7 +1,5 @@
 """Options of `kafka_range` with a real broker: decoded values, tasks, internal topics, times without a message."""
 
-from __future__ import annotations
-
 import random
 from decimal import Decimal
 from typing import Any

@@ -1,7 +1,5 @@
 """`kafka_range` beyond the contract kit: bounds, gaps, retention, partitions that are added, without Spark."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import time

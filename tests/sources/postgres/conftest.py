@@ -1,7 +1,5 @@
 """Tables and databases of the tests of the source `postgres`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Worlds of the source `postgres`: a table in key ranges, a query, and tables that grow."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pyspark.sql.types import StructType

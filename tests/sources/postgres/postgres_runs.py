@@ -1,7 +1,5 @@
 """What the tests of the source `postgres` share: runs of the source over a table."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import psycopg

@@ -1,7 +1,5 @@
 """The source `postgres` over tables that change while they are half read: continued exactly, or refused by name."""
 
-from __future__ import annotations
-
 import pytest
 
 from spark_ext.errors import NEW_QUERY, ReplayError

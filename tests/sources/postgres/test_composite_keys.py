@@ -1,7 +1,5 @@
 """The source `postgres`: keys of several columns, in the order in which rows are compared."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

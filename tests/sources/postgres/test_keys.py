@@ -1,7 +1,5 @@
 """The source `postgres`: every type of key that PostgreSQL can order, in its own order and not in that of its text."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The source `postgres`: columns with the names of our SQL's aliases, names in quotes, and unusual types of keys."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

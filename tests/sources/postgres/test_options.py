@@ -1,7 +1,5 @@
 """The source `postgres`: some of the columns, some of the rows, limits of time, and settings of the server."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

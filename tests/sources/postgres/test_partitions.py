@@ -1,7 +1,5 @@
 """The source `postgres` with increments over a table of partitions: what is attached is read, or refused by name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

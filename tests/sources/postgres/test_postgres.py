@@ -1,7 +1,5 @@
 """The source `postgres`: snapshots and replays, increments that miss nothing, types, and what is refused."""
 
-from __future__ import annotations
-
 import datetime
 import random
 from decimal import Decimal

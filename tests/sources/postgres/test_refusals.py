@@ -1,7 +1,5 @@
 """What the source `postgres` refuses, a server that goes away, and statements that lock the table."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

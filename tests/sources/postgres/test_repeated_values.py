@@ -1,7 +1,5 @@
 """The source `postgres` with `incremental=column`, where rows come with a value that others had before."""
 
-from __future__ import annotations
-
 import uuid
 from collections import Counter
 from typing import Any

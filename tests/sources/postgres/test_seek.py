@@ -1,7 +1,5 @@
 """`seek` in the source `postgres`: keys of a range, and values or transactions of the increment."""
 
-from __future__ import annotations
-
 import pytest
 
 from spark_ext.errors import ConfigurationError

@@ -4,8 +4,6 @@ The server says what it has in a form of its own for each type: bytes as hexadec
 so over a connection of psycopg, which shares nothing with the source's.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import struct

@@ -1,7 +1,5 @@
 """Where an aligned event takes effect: behind its barrier, which all queries have passed, the same for all sources."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Bad rows in the reader: refused or collected, in a job only, and in the declared schema."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Generator, Iterator

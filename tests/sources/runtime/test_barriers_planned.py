@@ -1,7 +1,5 @@
 """Barriers of aligned checkpoints in what a planner plans: stamped at once, and waited for where sources meet."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Token buckets, whose average holds whatever epochs take, and `target_epoch`, which adapts what epochs read."""
 
-from __future__ import annotations
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given

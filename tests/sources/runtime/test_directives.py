@@ -1,7 +1,5 @@
 """Control events in what a planner plans: each makes one epoch, in order, and is in force in every replay of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where the sources of a query stand still for its restart."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

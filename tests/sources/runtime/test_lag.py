@@ -1,7 +1,5 @@
 """How many rows a source has still to read, as far as it knows, with each plan and between two of them."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Single properties of the planner: limits, interval, drain, final epochs, AvailableNow, and what planning costs."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import time

@@ -1,7 +1,5 @@
 """The planner under any order of epochs, crashes, flags, new rows and requests: every row once; each `seek` once."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 

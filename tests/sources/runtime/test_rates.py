@@ -1,7 +1,5 @@
 """Rate limits in what a planner plans: per source and channel, changed while it runs, and for old rows only."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

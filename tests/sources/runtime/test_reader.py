@@ -1,7 +1,5 @@
 """The stream reader of a source, without Spark: its tasks, and how seldom it looks while its query is idle."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path

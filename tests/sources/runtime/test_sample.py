@@ -1,7 +1,5 @@
 """A share of the rows: by chance, and the same rows whenever an epoch is read."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Callable

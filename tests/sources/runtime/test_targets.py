@@ -1,7 +1,5 @@
 """Up to where a run that ends with what is there reads a source, over restarts of its planner."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

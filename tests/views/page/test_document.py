@@ -1,7 +1,5 @@
 """The document of a job: the same facts as its status and its timeline, in JSON."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Series that are thinned out: nothing is lost but the place of an epoch in its period."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 

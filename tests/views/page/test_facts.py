@@ -1,7 +1,5 @@
 """What was added to a ledger is read, as if all of it were read anew."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the epochs of a query add up to, against sums over rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Which figure counts of the two that there are of a query's lag."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

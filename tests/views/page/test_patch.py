@@ -1,7 +1,5 @@
 """A patch brings one document to the next one."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What `top` says of the time of epochs."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the plots of a job show."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 from typing import Any
 

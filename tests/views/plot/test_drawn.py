@@ -1,7 +1,5 @@
 """The plots as a figure and as text: what stands in them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
