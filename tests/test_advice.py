@@ -39,32 +39,18 @@ TABLE: Final = (
     (r"NEW_QUERY|in a new query", "tests/test_advice.py::test_input_is_read_again_in_a_new_query_without_a_row_twice"),
     (r"release that|release of spark-ext|use a release|use the Spark version", CODE),
     (r"files? .*from a backup|folder from a backup|table from a backup|offsets/", BACKUP),
-    (
-        r"job\.reset|RESET|_reset\(",
-        "tests/conformance/test_identity.py::"
-        "test_i7_a_table_deleted_under_a_stopped_job_demands_a_reset",
-    ),
-    (
-        r"renamed_from|ran before, once|uid that was not used|under the new name",
-        "tests/conformance/test_identity.py::"
-        "test_i1_a_renamed_query_is_refused_until_the_user_says_so",
-    ),
-    (
-        r"job\.remove|add it, |add it again|leave out job\.add|leave the query out|remove that call",
-        "tests/conformance/test_identity.py::test_i8_a_job_whose_unfinished_query_is_gone_is_not_finished",
-    ),
-    (
-        r"accept=\(",
-        "tests/conformance/test_identity.py::test_i6_what_an_operator_reads_or_writes_identifies_it",
-    ),
+    (r"job\.reset|RESET|_reset\(",
+     "tests/conformance/test_identity.py::test_i7_a_table_deleted_under_a_stopped_job_demands_a_reset"),
+    (r"renamed_from|ran before, once|uid that was not used|under the new name",
+     "tests/conformance/test_identity.py::test_i1_a_renamed_query_is_refused_until_the_user_says_so"),
+    (r"job\.remove|add it, |add it again|leave out job\.add|leave the query out|remove that call",
+     "tests/conformance/test_identity.py::test_i8_a_job_whose_unfinished_query_is_gone_is_not_finished"),
+    (r"accept=\(", "tests/conformance/test_identity.py::test_i6_what_an_operator_reads_or_writes_identifies_it"),
     (r"move it back to|swap|order of their first start|sources? back as they were",
      "tests/conformance/test_restore.py::test_r12_two_sources_swapped_between_runs_are_refused"),
-    (
-        r"accept_duplicates|accept that later rows|another state directory, with outputs|"
-        r"into another state directory|into an empty state",
-        "tests/conformance/test_savepoints.py::"
-        "test_r10_a_sink_without_rollback_needs_duplicates_accepted",
-    ),
+    (r"accept_duplicates|accept that later rows|another state directory, with outputs|"
+     r"into another state directory|into an empty state",
+     "tests/conformance/test_savepoints.py::test_r10_a_sink_without_rollback_needs_duplicates_accepted"),
     (r"complete it with job\.restore|state that was restored|as it was restored",
      "tests/jobs/test_restores.py::test_interrupted_at_each_step_and_repeated"),
     (r"savepoint|retained|checkpoints?\(\)|restore in place|job\.as_of|aligned checkpoint",
@@ -85,10 +71,11 @@ TABLE: Final = (
     # -- how a job runs and ends
     (r"until='now'|`until`|drain it", "tests/conformance/test_finish.py::"
      "test_available_now_over_a_source_of_sparks_ends_nothing"),
-    (r"available_now", "tests/queries/test_writer_checks.py::test_an_unbounded_source_with_available_now_is_refused"),
+    (r"available_now",
+     "tests/queries/test_writer_checks.py::test_sources_that_a_job_cannot_read_to_an_end_are_refused"),
     (r"with_watermark|watermark",
      "tests/conformance/test_finish_watermark.py::test_f2_exactly_one_end_of_input_after_the_last_row"),
-    (r"trigger", "tests/queries/test_writer_checks.py::test_a_trigger_is_refused"),
+    (r"trigger", "tests/queries/test_writer_checks.py::test_what_a_job_sets_or_would_ignore_is_refused"),
     (r"once as it was|once with the uid|until that epoch is committed|once and stop it|start it once|commit an epoch",
      "tests/jobs/test_rescale.py::test_an_epoch_in_doubt_is_completed_before_a_rescale"),
     (r"\(seek\)|send the (event|channel)", "tests/sources/delta_snapshot/test_follow.py::"

@@ -168,11 +168,7 @@ async def says_so(row: Row) -> None:
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize(
     ("fn", "kind", "says"),
-    [
-        (hangs, TransientError, "longer than"),
-        (cancels, SparkExtError, "it was cancelled"),
-        (says_so, StateError, "full"),
-    ],
+    [(hangs, TransientError, "longer than"), (cancels, SparkExtError, "cancelled"), (says_so, StateError, "full")],
 )
 def test_a_call_that_goes_wrong_is_a_failure_and_no_lost_row(
     fn: Callable[[Row], Any], kind: type[SparkExtError], says: str, ordered: bool
@@ -231,11 +227,10 @@ def plain(row: Row) -> tuple[int]:
 @pytest.mark.parametrize(
     ("fn", "changes", "says"),
     [
-        (plain, {}, "'plain' is not an async function"),
-        (same, {"concurrency": 0}, "concurrency is 0"),
+        (plain, {}, "'plain' is not an async function"), (same, {"concurrency": 0}, "concurrency is 0"),
         (same, {"timeout": 0.0}, "timeout is 0"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_work_is_refused_before_anything_runs(
     spark: SparkSession, fn: Callable[[Row], Any], changes: dict[str, Any], says: str
 ) -> None:

@@ -30,7 +30,6 @@ END = T0 + timedelta(seconds=3)
 
 
 def spark_ext(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a command line in this process."""
     out, err = io.StringIO(), io.StringIO()
     given = ["spark-ext", *map(str, arguments)]
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
@@ -49,7 +48,6 @@ def refused(*arguments: str | Path) -> str:
 
 
 def printed(*arguments: str | Path) -> Any:
-    """What a command line prints with `--json`."""
     done = spark_ext(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -139,8 +137,7 @@ def test_a_driver_without_a_heartbeat_for_a_minute_is_silent(state: Path) -> Non
     assert shown() == (False, False), "it writes none"
     file.parent.mkdir(exist_ok=True)
     for seconds, silent in ((10, False), (120, True)):
-        at = datetime.now(timezone.utc) - timedelta(seconds=seconds)
-        file.write_text(json.dumps({"at": at.isoformat()}))
+        file.write_text(json.dumps({"at": (datetime.now(timezone.utc) - timedelta(seconds=seconds)).isoformat()}))
         assert shown() == (silent, silent)
     file.unlink()
 
@@ -190,11 +187,8 @@ def test_finished(state: Path) -> None:
 
 def test_epochs(state: Path) -> None:
     assert [(row["query"], row["epoch"]) for row in printed("epochs", state)] == [
-        ("daily", 0),
-        ("live", 0),
-        ("daily", 1),
-        ("daily", 2),
-    ]
+        ("daily", 0), ("live", 0), ("daily", 1), ("daily", 2),
+    ]  # fmt: skip
     assert [row["epoch"] for row in printed("epochs", state, "--query", "daily", "--last", "2")] == [1, 2]
     assert len(spark_ext("epochs", state).stdout.splitlines()) == 1 + 4
 
@@ -218,7 +212,7 @@ def test_an_unknown_query_is_refused_with_the_known_ones(state: Path) -> None:
     assert "use one of: daily, live" in refused("epochs", state, "--query", "dayly")
 
 
-@pytest.mark.parametrize("command", ["status", "finished", "epochs", "checkpoints"])
+@pytest.mark.parametrize("command", ["status", "finished", "epochs", "checkpoints", "incidents"])
 def test_a_directory_without_a_job_is_refused_and_not_changed(tmp_path: Path, command: str) -> None:
     (tmp_path / "something").write_text("else")
     for place in (tmp_path, tmp_path / "missing"):
@@ -243,22 +237,18 @@ def test_version_and_usage() -> None:
     done = subprocess.run([sys.executable, "-m", "spark_ext", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("spark-ext 0.")
     assert refused("status") and refused("status", "x", "--storage", "nonsense")
-    wrong = refused("run", __file__, "--storage", "s3", "--storage", "nonsense")
-    assert "'nonsense' is not s3 or KEY=VALUE" in wrong
+    assert "'nonsense' is not s3 or KEY=VALUE" in refused("run", __file__, "--storage", "s3", "--storage", "nonsense")
 
 
 @pytest.mark.parametrize(
     ("problem", "code"),
     [
-        (errors.ConfigurationError("wrong"), 2),
-        (errors.StateError("damaged"), 2),
-        (errors.StorageError("no answer"), 8),
-        (errors.TransientError("the server is starting"), 8),
-        (errors.JobFailedError("failed", do="correct the file"), 1),
-        (errors.JobRunningError("another run"), 9),
+        (errors.ConfigurationError("wrong"), 2), (errors.StateError("damaged"), 2),
+        (errors.StorageError("no answer"), 8), (errors.TransientError("the server is starting"), 8),
+        (errors.JobFailedError("failed", do="correct the file"), 1), (errors.JobRunningError("another run"), 9),
     ],
     ids=lambda given: type(given).__name__ if isinstance(given, Exception) else None,
-)
+)  # fmt: skip
 def test_a_scheduler_can_tell_what_may_be_repeated(
     monkeypatch: pytest.MonkeyPatch, problem: errors.SparkExtError, code: int
 ) -> None:

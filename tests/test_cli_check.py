@@ -147,8 +147,7 @@ def test_listeners_hear_only_once_what_a_check_remembers(folder: Path) -> None:
         for given, expected in ((notify, opened), (notify, opened), (remember, opened), (remember, [])):
             assert (spark_ext("check", *given).returncode, notices(to)) == (1, expected)
         silent.heartbeat.beat()
-        gone = [("driver_lost", "RESOLVED", GONE), ("unavailability", "RESOLVED", GONE)]
-        for expected in (gone, []):
+        for expected in ([("driver_lost", "RESOLVED", GONE), ("unavailability", "RESOLVED", GONE)], []):
             assert (spark_ext("check", *remember).returncode, notices(to)) == (0, expected)
             assert json.loads((folder / "known.json").read_text()) == {}
 

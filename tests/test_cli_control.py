@@ -42,17 +42,14 @@ def where(request: pytest.FixtureRequest, state: State, monkeypatch: pytest.Monk
 
 
 def control(where: str, *arguments: str, code: int = 0) -> Any:
-    """Run a command with `--json`; returns what it printed."""
     done = spark_ext("control", where, *arguments, "--json")
     assert done.returncode == code, done.stderr + done.stdout
     return json.loads(done.stdout) if done.stdout else None
 
 
 def event_of(state: State, sequence: int) -> Event:
-    found = next(one for one in newest(state) if one.sequence == sequence)
-    return Event(
-        found.sequence, found.event_id, found.kind, value=found.value, at_ms=int(found.accepted_at.timestamp() * 1e3)
-    )
+    row = next(one for one in newest(state) if one.sequence == sequence)
+    return Event(row.sequence, row.event_id, row.kind, value=row.value, at_ms=int(row.accepted_at.timestamp() * 1e3))
 
 
 def newest(state: State) -> tuple[EventState, ...]:
@@ -164,9 +161,7 @@ def test_a_seek_without_yes_says_what_it_would_do(state: State) -> None:
     ("status", "code"),
     [("acknowledged", 0), ("rejected", output.REJECTED), ("failed", output.NOT_DONE), ("expired", output.EXPIRED)],
 )
-def test_a_command_that_waits_ends_with_the_code_of_the_status(
-    where: str, state: State, status: str, code: int
-) -> None:
+def test_one_that_waits_ends_with_the_code_of_the_status(where: str, state: State, status: str, code: int) -> None:
     def obey() -> None:
         event = until(lambda: next((event_of(state, one.sequence) for one in newest(state)), None), "it is accepted")
         state.step(event, "applied", "q", 4)
@@ -248,8 +243,7 @@ def test_what_is_in_force(where: str, state: State) -> None:
 
 
 def test_the_configuration_of_an_epoch(where: str, state: State) -> None:
-    before = Configuration(3, {"set_config": {"job": {"a": {"key": "a", "value": 1}}}})
-    state.epoch("q", 4, before)
+    state.epoch("q", 4, Configuration(3, {"set_config": {"job": {"a": {"key": "a", "value": 1}}}}))
     state.epoch("q", 5, Configuration(9, {"pause": {"query:q": {"": None}}}))
     found = control(where, "config", "--query", "q", "--epoch", "4")
     assert (found["epoch"], found["sequence"], found["config"]) == (4, 3, {"a": 1})
@@ -271,9 +265,7 @@ def test_a_directory_without_a_job_is_refused_and_not_changed(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_server_that_is_away_and_tokens_that_are_wrong(
-    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_away_and_wrong_tokens(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_EXT_TOKEN", raising=False)
     file = tmp_path / "token"
     given = ("pause", "--token-file", file)

@@ -44,14 +44,12 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> str:
     verdict = {"place": "/home/me/flights.py, line 12, in half"}
     writer.append(
         [
-            rows.state("RUNNING", "load", T0),
-            rows.state("RUNNING", "idle", T0),
+            rows.state("RUNNING", "load", T0), rows.state("RUNNING", "idle", T0),
             incident(1, "load", {"type": "NETWORK", "origin": "user"}),
             incident(2, "load", {"type": "NETWORK", "origin": "library"}),
-            incident(3, "sum", labels, {"stack": TRACE, "verdict": verdict}),
-            incident(4, "", {}),
+            incident(3, "sum", labels, {"stack": TRACE, "verdict": verdict}), incident(4, "", {}),
         ]
-    )
+    )  # fmt: skip
     return place
 
 
@@ -61,7 +59,6 @@ def writer_of(place: str) -> LedgerWriter:
 
 
 def found(*arguments: str) -> list[int]:
-    """The numbers of the incidents that a command line lists."""
     return [int(row["what"].split()[1]) for row in printed("incidents", *arguments)]
 
 
@@ -101,20 +98,16 @@ def test_one_incident_with_its_evidence(state: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--label", "team"), "'team' is not a label"),
-        (("--label", "tier=1"), "use one of: origin, team, type"),
-        (("--query", "lod"), "use one of: idle, load, sum"),
-        (("--since", "noon"), "'noon' is not a time"),
+        (("--label", "team"), "'team' is not a label"), (("--label", "tier=1"), "use one of: origin, team, type"),
+        (("--query", "lod"), "use one of: idle, load, sum"), (("--since", "noon"), "'noon' is not a time"),
         (("no-such-id",), "no incidents have an id that begins with 'no-such-id'"),
-        (("0",), "incidents have an id that begins with '0'"),
+        (("0",), "incidents have an id that begins with '0'"), (("--state", "shut"), "'shut' is not one of: OPEN, RES"),
+        (("--severity", "LOUD"), "'LOUD' is not one of: INFO, WARNING, ERROR, CRITICAL"),
+        (("--type", "nosuch"), "no incident of this job has the type 'nosuch'"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_there_is_refused_with_what_there_is(state: str, arguments: tuple[str, ...], says: str) -> None:
     assert says in refused("incidents", state, *arguments)
-
-
-def test_a_job_that_is_not_there(tmp_path: Path) -> None:
-    assert refused("incidents", tmp_path / "none")
 
 
 @contextmanager
@@ -167,9 +160,7 @@ def changing(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, WriteBehind
         (("--type", "failure", "--state", "open", "--label", "type=NETWORK"), []),
     ],
 )  # fmt: skip
-def test_severity_state_and_type(
-    changing: tuple[str, WriteBehind], arguments: tuple[str, ...], numbers: list[int]
-) -> None:
+def test_severity_and_state(changing: tuple[str, WriteBehind], arguments: tuple[str, ...], numbers: list[int]) -> None:
     assert found(changing[0], *arguments) == numbers
 
 
@@ -184,20 +175,6 @@ def test_an_incident_that_happened_again_is_one_line(changing: tuple[str, WriteB
     for words in ("severity: ERROR", "open since", "3 times, last at", "runbook: docs/operations.md#failure"):
         assert words in shown
     assert ["ERROR", "open"] in [line.split()[3:5] for line in spark_ext("incidents", place).stdout.splitlines()]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("--severity", "LOUD"), "'LOUD' is not one of: INFO, WARNING, ERROR, CRITICAL"),
-        (("--state", "shut"), "'shut' is not one of: OPEN, RESOLVED"),
-        (("--type", "nosuch"), "no incident of this job has the type 'nosuch'"),
-    ],
-)
-def test_a_filter_that_nothing_can_pass_is_refused(
-    changing: tuple[str, WriteBehind], arguments: tuple[str, ...], says: str
-) -> None:
-    assert says in refused("incidents", changing[0], *arguments)
 
 
 def test_changes_are_followed(tmp_path: Path) -> None:

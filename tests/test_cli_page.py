@@ -83,12 +83,10 @@ def test_the_terminal_is_the_default(state: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--out", "shop.xlsx"), "use one of: .png, .svg, .pdf"),
-        (("--out", "shop"), "does not end with"),
-        (("--out", "no/folder.png"), "No such file"),
-        (("--kind", "colours"), "'colours' is not one of"),
+        (("--out", "shop.xlsx"), "use one of: .png, .svg, .pdf"), (("--out", "shop"), "does not end with"),
+        (("--out", "no/folder.png"), "No such file"), (("--kind", "colours"), "'colours' is not one of"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_drawn_is_refused(state: str, arguments: tuple[str, ...], said: str) -> None:
     assert said in refused("plot", state, *arguments)
 

@@ -101,10 +101,9 @@ def test_what_is_refused(script: Path) -> None:
     add(script.parent / "data", "a", range(10))
     for arguments, said in (
         (["savepoint", "distinct.py", "kept"], "the job has not been started"),
-        (["restore", "distinct.py", "nothing"], "nothing"),
-        (["rescale", "distinct.py", "other", "3"], "'other'"),
+        (["restore", "distinct.py", "nothing"], "nothing"), (["rescale", "distinct.py", "other", "3"], "'other'"),
         (["restore", "distinct.py", "kept", "--state-partitions", "q=many"], "'many' is not a number of partitions"),
-    ):
+    ):  # fmt: skip
         done = spark_ext(*arguments)
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
     assert not Path("first/state/queries").exists() and not Path("first/out").exists(), "nothing was begun"

@@ -105,8 +105,7 @@ def test_run_to_the_end(first: tuple[Path, subprocess.CompletedProcess[str]]) ->
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     assert (result["state"], result["finished"], result["rows"]) == ("FINISHED", True, 10)
-    table = DeltaTable(script.parent / "out").to_pyarrow_table()
-    assert sorted(table["n"].to_pylist()) == [10, 12, 14, 16, 18]
+    assert sorted(DeltaTable(script.parent / "out").to_pyarrow_table()["n"].to_pylist()) == [10, 12, 14, 16, 18]
 
 
 def test_run_again_without_json(first: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -115,8 +114,7 @@ def test_run_again_without_json(first: tuple[Path, subprocess.CompletedProcess[s
     assert second.returncode == 0, second.stderr
     assert "job 'script' FINISHED: 0 rows in 0 epochs" in second.stdout
     assert "q: FINISHED in an earlier run" in second.stdout
-    status = spark_ext("status", "state", cwd=script.parent)
-    assert "script FINISHED" in status.stdout
+    assert "script FINISHED" in spark_ext("status", "state", cwd=script.parent).stdout
 
 
 def test_a_failed_job_is_reported_without_a_traceback(script: Path) -> None:
@@ -136,20 +134,11 @@ def test_a_file_that_is_not_python_is_refused_before_spark(script: Path, file: s
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.fixture
-def loading() -> Iterator[None]:
-    """Undo what loading a file changes in this process."""
-    with scripts_undone():
-        yield
-
-
 Defined = Callable[[str], tuple[Any, str]]
 
 
 @pytest.fixture
-def defined(
-    script: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, loading: None
-) -> Defined:
+def defined(script: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Defined]:
     """Exit code and errors of a command that loads the function of the file."""
 
     def run(function: str) -> tuple[Any, str]:
@@ -158,7 +147,8 @@ def defined(
             cli.main()
         return ended.value.code, capsys.readouterr().err
 
-    return run
+    with scripts_undone():
+        yield run
 
 
 @pytest.mark.parametrize(

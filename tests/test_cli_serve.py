@@ -26,7 +26,6 @@ def state(tmp_path: Path) -> State:
 
 @contextmanager
 def serving(*arguments: str | Path) -> Iterator[tuple[dict[str, Any], subprocess.Popen[str]]]:
-    """A server as a process; what it prints first."""
     process = subprocess.Popen(
         [sys.executable, "-m", "spark_ext", "serve", *map(str, arguments), "--json"], stdout=subprocess.PIPE, text=True
     )
@@ -41,8 +40,7 @@ def serving(*arguments: str | Path) -> Iterator[tuple[dict[str, Any], subprocess
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_of_two_jobs_is_stopped_in_order(state: State, tmp_path: Path, end: signal.Signals) -> None:
-    other = State(tmp_path / "other", job="flights")
-    with serving(state.path, other.path) as (printed, process):
+    with serving(state.path, State(tmp_path / "other", job="flights").path) as (printed, process):
         with Control(f"{printed['url']}/v1/jobs/orders", printed["token"]) as orders:
             sent = orders.pause()
         with Control(f"{printed['url']}/v1/jobs/flights", printed["token"]) as flights:

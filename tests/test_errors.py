@@ -34,9 +34,7 @@ def parts(error: SparkExtError) -> tuple[object, ...]:
 
 
 @given(st.sampled_from(kinds), texts, texts, texts, texts)
-def test_an_error_survives_trace_and_pickle(
-    kind: type[SparkExtError], what: str, operator: str, kept: str, do: str
-) -> None:
+def test_one_survives_trace_and_pickle(kind: type[SparkExtError], what: str, operator: str, kept: str, do: str) -> None:
     error = kind(what, operator=operator, kept=kept, do=do)
     text = (
         "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed.\n"
@@ -76,12 +74,10 @@ def test_a_connectors_subclass_is_known_by_what_it_derives_from() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "java.lang.OutOfMemoryError: Java heap space",
-        "org.apache.spark.SparkException: [STREAM_FAILED] Query failed",
-        "ValueError: [DATA_LOST] not ours",
+        "", "java.lang.OutOfMemoryError: Java heap space",
+        "org.apache.spark.SparkException: [STREAM_FAILED] Query failed", "ValueError: [DATA_LOST] not ours",
     ],
-)
+)  # fmt: skip
 def test_what_is_not_ours_is_not_taken_for_it(text: str) -> None:
     assert from_text(text) is None
 

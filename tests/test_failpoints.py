@@ -61,8 +61,6 @@ def test_an_unknown_action_is_an_error_and_not_passed_over(monkeypatch: pytest.M
 
 def test_workers_get_what_the_driver_was_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """On a cluster they do not inherit the driver's environment."""
-    monkeypatch.delenv(failpoints.VARIABLE, raising=False)
-    monkeypatch.delenv(failpoints.ONCE_DIR, raising=False)
     assert failpoints.for_workers() == {failpoints.DRIVER_PID: str(os.getpid())}
     monkeypatch.setenv(failpoints.VARIABLE, "sink.written=kill-driver")
     monkeypatch.setenv(failpoints.ONCE_DIR, str(tmp_path))
@@ -156,11 +154,4 @@ def test_an_unknown_point_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         failpoints.reach("my_sink.torn")
     monkeypatch.setenv(failpoints.VARIABLE, "kafka.comitted=kill")
     with pytest.raises(ValueError, match=r"unknown fail point 'kafka\.comitted'"):
-        failpoints.reach(FailPoint.SINK_WRITTEN)
-
-
-def test_a_point_is_its_name_in_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert f"{FailPoint.SINK_WRITTEN}=kill" == "sink.written=kill"
-    monkeypatch.setenv(failpoints.VARIABLE, f"{FailPoint.SINK_WRITTEN}=raise")
-    with pytest.raises(OSError, match=r"fail point sink\.written"):
         failpoints.reach(FailPoint.SINK_WRITTEN)

@@ -84,10 +84,8 @@ def assert_killed_half_way(folder: Path, epochs: pd.DataFrame, flags: pd.DataFra
     for query, (files, per_file) in KILLED.items():
         mine = epochs[epochs["query"] == query]
         planned, committed = (
-            max(int(file.name) for file in checkpoint.iterdir() if file.name.isdigit())
-            for checkpoint in (
-                folder / "state" / "queries" / query / "checkpoint" / log for log in ("offsets", "commits")
-            )
+            max(int(file.name) for file in place.iterdir() if file.name.isdigit())
+            for place in (folder / "state" / "queries" / query / "checkpoint" / log for log in ("offsets", "commits"))
         )
         assert mine["epoch"].max() == committed == planned - 1
         assert 0 < (flags["query"] == query).sum() < files
@@ -121,7 +119,6 @@ def replace_rows(file: Path) -> None:
 
 
 def computed(folder: Path) -> dict[str, pd.DataFrame]:
-    """The rows that each query has to write, computed by pandas from all input."""
     trips = pd.concat(pd.read_csv(file, parse_dates=["at"]) for file in (folder / "data" / "trips").iterdir())
     trips["hour"] = trips["at"].dt.floor("h").astype("datetime64[us, UTC]")
     hourly = trips.groupby(["hour", "kind"])["amount"].agg(rows="size", amount="sum")
@@ -147,7 +144,6 @@ def in_order(rows: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 
 def names_in_log(target: Path) -> list[str]:
-    """The files that the log of a `files_2pc` folder names as committed."""
     entries = [json.loads(line) for log in (target / "_epochs").rglob("*.jsonl") for line in log.open()]
     return sorted(file["path"] for entry in entries for file in entry.get("files", ()))
 

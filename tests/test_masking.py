@@ -21,6 +21,7 @@ from spark_ext.ledger.incarnation import start_incarnation
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow, JobRow
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.ledger.writer import LedgerWriter
+from spark_ext.model.offsets import Range
 from spark_ext.options import Options
 from spark_ext.queries import operators
 from spark_ext.sinks.contract import SinkOptions, TwoPhaseCommitSink
@@ -83,8 +84,6 @@ class TokenOptions(SinkOptions):
 
 
 class Quoting(TwoPhaseCommitSink):
-    """A sink whose client quotes its token in the cause of each error."""
-
     options_type = TokenOptions
     options: TokenOptions
 
@@ -129,15 +128,11 @@ def test_no_cause_of_an_error_in_a_worker_shows_a_secret() -> None:
 
 
 class QuotingSource(Postgres):
-    """A source whose client quotes its address."""
-
     def read(self, *given: Any) -> Iterator[Any]:
         raise OSError(f"no access to {self.given['dsn']}")
 
 
 def test_reading_shows_no_secret() -> None:
-    from spark_ext.model.offsets import Range
-
     source = QuotingSource({"uid": "in", "dsn": "postgresql://me:t0ken-of-a-sink@db/x", "table": "orders"})
     reader = ChannelReader(source, StructType())
     raised(lambda: list(reader.read(ReadTask((Range("c", {}, 0, 1),)))))
@@ -164,8 +159,7 @@ def test_the_ledger_and_the_log_take_no_secret(tmp_path: Path, caplog: pytest.Lo
         raise ValueError(said)
     except ValueError:
         masking.logger("spark_ext.sink").exception("with a stack: %s", said)
-    rows = [ledger.table(kind).rows() for kind in (IncidentRow, ExecutionStateRow, JobRow)]
-    for text in (str(rows), caplog.text):
+    for text in (str([ledger.table(kind).rows() for kind in (IncidentRow, ExecutionStateRow, JobRow)]), caplog.text):
         assert "t0ken-of-a-sink" not in text and text.count("*** was refused") >= 2
 
 

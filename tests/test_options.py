@@ -2,9 +2,7 @@
 
 from typing import Annotated
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import given
 from pydantic import Field, ValidationError
 
 from spark_ext import masking
@@ -174,17 +172,10 @@ def test_durations(text: object, ms: int) -> None:
     assert milliseconds(text) == ms
 
 
-@pytest.mark.parametrize(
-    "text", ["", "soon", "-1 s", "-5", -5, "1.5", "NaT", "nan", "1 parsec", "²", "9999999999999 days"]
-)
+@pytest.mark.parametrize("text", ["", "soon", "-1 s", "-5", -5, "1.5", "NaT", "nan", "1 pc", "²", "9999999999999 days"])
 def test_bad_durations(text: object) -> None:
     with pytest.raises(ValueError):
         milliseconds(text)
-
-
-@given(st.integers(0, 10**12))
-def test_a_plain_number_is_milliseconds(number: int) -> None:
-    assert milliseconds(str(number)) == number == milliseconds(number)
 
 
 @pytest.mark.parametrize(

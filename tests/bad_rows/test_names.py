@@ -98,8 +98,7 @@ def test_other_files_are_none() -> None:
 
 
 def test_the_key_is_that_of_the_end_of_the_epoch() -> None:
-    same = SourceOffset.from_json(END.to_json())
-    assert key_of(same) == key_of(END)
+    assert key_of(SourceOffset.from_json(END.to_json())) == key_of(END)
     changed = [replace(END, lineage=2), replace(END, control=1), replace(END, running={"a": Running(11, {"size": 3})})]
     assert len({key_of(one) for one in (END, *changed)}) == 4
 

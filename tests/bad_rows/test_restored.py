@@ -98,8 +98,7 @@ def test_rows_of_other_jobs_stay_as_they_are(world: Lineages) -> None:
     for number in range(2):
         world.epoch(number)
     world.settle()
-    other = replace(world.job, job_id="other")
-    other.put_back("s", 2, None, (), newest=1)
+    replace(world.job, job_id="other").put_back("s", 2, None, (), newest=1)
     assert world.counting() == [(1, 0), (1, 1)]
 
 

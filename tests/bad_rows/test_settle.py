@@ -59,7 +59,6 @@ class World:
         return Settler("j", "id", self.state, "q", lineage, str(self.checkpoint))
 
     def rows(self) -> list[tuple[int, int]]:
-        """Epoch and number of each row of the table."""
         if not DeltaTable.is_deltatable(default_table(self.state)):
             return []
         table = pa.table(DeltaTable(default_table(self.state)).scan())
@@ -106,8 +105,7 @@ def test_rules_corrected_before_the_commit_are_those_that_count(world: World, ba
     if bad_now:
         world.read(0, 9, 10, 2, rules="1" * 16)
     world.spark.commit_planned()
-    moved = world.settler().settle("s")
-    assert [one.rows for one in moved] == [1] * bad_now
+    assert [one.rows for one in world.settler().settle("s")] == [1] * bad_now
     assert world.rows() == [(0, 9)] * bad_now and not world.files()
     assert not world.settler().waiting("s")
 
@@ -213,15 +211,12 @@ def test_the_table_stays_small(world: World, monkeypatch: pytest.MonkeyPatch) ->
 
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("plan"), st.integers(0, 12)),
-        st.tuples(st.just("read"), st.integers(0, 9)),
-        st.tuples(st.just("part"), st.integers(0, 9)),
-        st.tuples(st.just("commit"), st.just(0)),
-        st.tuples(st.just("settle"), st.integers(0, 2)),
-        st.tuples(st.just("start"), st.just(0)),
+        st.tuples(st.just("plan"), st.integers(0, 12)), st.tuples(st.just("read"), st.integers(0, 9)),
+        st.tuples(st.just("part"), st.integers(0, 9)), st.tuples(st.just("commit"), st.just(0)),
+        st.tuples(st.just("settle"), st.integers(0, 2)), st.tuples(st.just("start"), st.just(0)),
     ),
     max_size=25,
-)
+)  # fmt: skip
 
 
 @settings(max_examples=25)

@@ -79,13 +79,12 @@ def _session(name: str, conf: Mapping[str, str] | None = None) -> Iterator[Spark
 
 @cache
 def _spark_of_process() -> SparkSession:
-    jars = [*spark_kafka_jars(), *session_jars(_JDBC, {})]
     conf = {
         **_spark.CONF,
         "spark.driver.memory": "1g",
         "spark.ui.enabled": "false",
         # Not by `extraClassPath`: with another class path the JVM could not use the archive of the tests.
-        "spark.jars": ",".join(map(str, jars)),
+        "spark.jars": ",".join(map(str, [*spark_kafka_jars(), *session_jars(_JDBC, {})])),
         "spark.driver.extraJavaOptions": "-Xss64m",
         "spark.python.daemon.module": "tests.support.daemon",
         FILE_MANAGER: LOCAL_FILES,

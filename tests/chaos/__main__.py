@@ -57,8 +57,7 @@ def main(
             scenarios = {"flights": lambda: flights(data.resolve()), "compact": compact, "diamond": diamond}
             if job not in scenarios:
                 raise typer.BadParameter(f"unknown job '{job}'; choose {', '.join(scenarios)}, history or follow")
-            named = actions(job) if steps else {}
-            reports = _job(scenarios[job](), folder, say, kills, chosen, seed, per_round, named)
+            reports = _job(scenarios[job](), folder, say, kills, chosen, seed, per_round, actions(job) if steps else {})
             failed = any([show(report, console) for report in reports])
     if failed:
         raise typer.Exit(1)
@@ -121,7 +120,6 @@ def _sinks(chosen: str, folder: Path, console: Console, say: Say, **how: Any) ->
 
 
 def show(report: Report, console: Console) -> bool:
-    """Print a report as tables; returns whether it has problems."""
     if report.kills:
         kills = Table("#", "killed", "where the job stood", "then", title=report.name, title_justify="left")
         for number, kill in enumerate(report.kills, 1):

@@ -39,8 +39,7 @@ def problems(outputs: Outputs, rows: pd.DataFrame, *, ended: bool) -> Iterator[s
     wanted = _sorted(pd.DataFrame({"kind": "row", "key": rows["key"], "number": rows["id"]}))
     for name, found in (("copy", _sorted(outputs.copy)), ("diamond", outputs.kind("row"))):
         if not found.equals(wanted):
-            twice = int(found.duplicated().sum())
-            yield f"{name}: {len(found)} rows of {len(wanted)} read ones, {twice} of them twice"
+            yield f"{name}: {len(found)} rows of {len(wanted)} read ones, {int(found.duplicated().sum())} of them twice"
     windows = rows.groupby([rows["ts"].dt.floor("min"), "key"])["id"].sum().reset_index() if len(rows) else rows
     whole = _sorted(pd.DataFrame({"kind": "minute", "key": windows["key"], "number": windows["id"]}))
     found = outputs.kind("minute")
@@ -95,8 +94,7 @@ class Trial:
         metadata = CheckpointMetadata.from_json(raw if isinstance(raw, dict) else json.loads(raw))
         offset = metadata.queries["rows"].sources["generated"].offset
         positions = {} if offset is None else {name: int(one.at) for name, one in offset.running.items()}
-        read = self._input(positions)
-        return [f"checkpoint {number}: {problem}" for problem in problems(outputs, read, ended=False)]
+        return [f"checkpoint {number}: {problem}" for problem in problems(outputs, self._input(positions), ended=False)]
 
     def compare_end(self) -> list[str]:
         """What differs between the tables and the input of a job that was drained."""

@@ -30,7 +30,6 @@ def workplace(name: str, keep: Path | None) -> Iterator[Path]:
 
 
 def killed_job(spark: SparkSession, name: str, state: Path | str, **settings: Any) -> sx.Job:
-    """A job that continues after kills."""
     common = {"restart_attempts": 20, "restart_backoff": 20, "checkpoint_interval": "1 s"}
     return sx.Job(spark, name, state=state, **{**common, **settings})
 
@@ -44,7 +43,6 @@ def generated(options: Mapping[str, Any], upto: Mapping[str, int]) -> pa.Table:
 
 
 def ended(result: JobResult) -> int:
-    """Report how a job has ended; returns the exit code."""
     print(result)
     if result.finished and all(query.finished_before for query in result.queries):
         print(f"finished: the job had ended before, {result.rows} rows read")
@@ -52,7 +50,6 @@ def ended(result: JobResult) -> int:
 
 
 def tail(run: Tree, lines: int = 30) -> str:
-    """The last lines of a run's output."""
     return "\n".join(run.text().splitlines()[-lines:])
 
 

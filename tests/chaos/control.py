@@ -143,8 +143,7 @@ class Trial:
         return sum(1 for file in files if _modified(file) >= began)
 
     def kill(self, target: str) -> None:
-        early = target == "driver" and self.chance.random() < 0.2
-        if early:
+        if target == "driver" and self.chance.random() < 0.2:
             time.sleep(self.chance.uniform(0, 5))
         else:
             self.running()
@@ -286,8 +285,7 @@ class Trial:
     def _wrong_configurations(self) -> Iterator[str]:
         with LocalClient(str(self.told.state)) as client:
             for query in QUERIES:
-                seen = {(row["epoch"], row["config"]) for row in self.told.table(query)}
-                for epoch, config in sorted(seen):
+                for epoch, config in sorted({(row["epoch"], row["config"]) for row in self.told.table(query)}):
                     said = client.config(query, epoch).to_json()["config"]
                     if json.loads(config) != said:
                         yield f"rows of {query}/{epoch} saw {config}, and /config?epoch={epoch} says {said}"
@@ -315,8 +313,7 @@ class Trial:
             (one["query"], one["epoch"], one["part"])
             for one in (row.value["value"] for row in self.told.events() if row.origin == "emit")
         )
-        restored = self.told.ledger.jobs()
-        if any(row.event == "restored" for row in restored):
+        if any(row.event == "restored" for row in self.told.ledger.jobs()):
             return  # epochs behind the cut were there twice, and have emitted twice
         committed = {query: SparkLog(self.told.checkpoint(query)).newest_commit() or 0 for query in QUERIES}
         wanted = {
@@ -345,8 +342,7 @@ def _request(kind: str) -> Request:
 
 def _epochs(row: CheckpointRow) -> dict[str, int]:
     raw = row.metadata if isinstance(row.metadata, dict) else json.loads(row.metadata)
-    found = CheckpointMetadata.from_json(raw)
-    return {uid: one.epoch for uid, one in found.queries.items() if one.epoch is not None}
+    return {uid: one.epoch for uid, one in CheckpointMetadata.from_json(raw).queries.items() if one.epoch is not None}
 
 
 def _upto(rows: Sequence[dict[str, Any]], epoch: int) -> Counter[tuple[Any, ...]]:

@@ -138,8 +138,7 @@ class Client:
     def _bad(self) -> tuple[Request, Refusal]:
         answered = [one.request for one in self.sent if one.state is not None and one.request.kind == "set_config"]
         if answered and self._chance.random() < 0.3:
-            other = self._chance.choice(answered)
-            return Request("pause", idempotency_key=other.idempotency_key), Refusal.KEY_REUSED
+            return Request("pause", idempotency_key=self._chance.choice(answered).idempotency_key), Refusal.KEY_REUSED
         request, why = self._chance.choice(BAD)
         return self._keyed(request.kind, request.target, request.value), why
 
@@ -149,8 +148,7 @@ class Client:
         return self._keyed("set_config", self._chance.choice(EVERYWHERE), value)
 
     def _aligned(self) -> Request:
-        value = {"key": "aligned", "value": self._value()}
-        return self._keyed("set_config", "job", value, delivery="aligned")
+        return self._keyed("set_config", "job", {"key": "aligned", "value": self._value()}, delivery="aligned")
 
     def _expiring(self) -> Request:
         at = datetime.now(timezone.utc) + timedelta(seconds=self._chance.uniform(0.1, 2))
@@ -162,8 +160,7 @@ class Client:
         return self._keyed("seek", f"source:{self._chance.choice((*CHANNELS, 'a-in/9'))}", value)
 
     def _broadcast(self) -> Request:
-        value = {"type": "note", "value": self._value()}
-        return self._keyed("broadcast", self._chance.choice(EVERYWHERE), value)
+        return self._keyed("broadcast", self._chance.choice(EVERYWHERE), {"type": "note", "value": self._value()})
 
     def _driver(self) -> Request:
         kind = self._chance.choice(("checkpoint", "dump", "log_level", "checkpoint_config", "savepoint"))

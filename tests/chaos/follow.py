@@ -161,8 +161,7 @@ def _differences(folder: Path) -> list[str]:
         held[_key(row)] += 1 if row["_change_type"] in ("insert", "update_postimage") else -1
         if held[_key(row)] < 0:
             problems.append(f"a row is taken away that is not there: {row}")
-    table = DeltaTable(folder / "table", version=last).to_pyarrow_table().to_pylist()
-    if +held != Counter(map(_key, table)):
+    if +held != Counter(map(_key, DeltaTable(folder / "table", version=last).to_pyarrow_table().to_pylist())):
         problems.append(f"the copy differs from version {last} of the table")
     options = {"uid": "in", "path": str(folder / "table"), "follow": "true", "changes": "true", "version": "0"}
     run = SourceRun(DeltaSnapshot, options, limits=[{}])

@@ -158,8 +158,7 @@ class Round:
             try:
                 until(lambda run=run: not run.members(), "the killed driver's processes have ended")  # type: ignore[misc]
             except TimeoutError:
-                left = [member.command[:80] for member in run.members()]
-                problems.append(f"left running: {left}")
+                problems.append(f"left running: {[member.command[:80] for member in run.members()]}")
 
     # -- kills ------------------------------------------------------------------------------------------------------
 
@@ -225,8 +224,7 @@ def random_kills(
     random_.shuffle(due)
     with timed(report):
         while due and not report.problems and time.monotonic() < limit:
-            out = folder / f"round-{report.rounds + 1}"
-            with Round(reference, out, env, report, cluster, say) as round_:
+            with Round(reference, folder / f"round-{report.rounds + 1}", env, report, cluster, say) as round_:
                 share = due[-(per_round or len(due)) :]
                 del due[-len(share) :]
                 _strike(round_, share, random_, limit)
@@ -248,8 +246,7 @@ def _strike(round_: Round, due: list[Target], random_: random.Random, limit: flo
         early = target in ("driver", "all") and random_.random() < 0.2
         alive = run.wait(random_.uniform(0, 8)) is None if early else _progress(round_, run, epochs, moment, limit)
         if not alive:
-            code = run.poll()
-            if code == 0:
+            if run.poll() == 0:
                 return
             # The job gave up by itself: too many consecutive failures, or its start was refused. Start it again.
             failed_starts += 1

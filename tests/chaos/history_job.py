@@ -23,8 +23,7 @@ def events(spark: SparkSession, uid: str, given: dict[str, dict[str, str]]) -> D
 
 
 def job(out: Path, given: dict[str, dict[str, str]]) -> sx.Job:
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m"}
-    spark = sx.session("chaos-history", conf=conf)
+    spark = sx.session("chaos-history", conf={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m"})
     made = killed_job(spark, "history", out / "state")
     text = F.col("value").cast("string").alias("value")
     rows = events(spark, "events-for-table", given).select("partition", "offset", text)

@@ -50,7 +50,6 @@ class InStore(Scenario):
 
 
 def small(bucket: Bucket) -> InStore:
-    """The job of `object_store_job`."""
     module, uids, queries = "tests.chaos.object_store_job", object_store_job.UIDS, object_store_job.QUERIES
     return InStore(module, uids, queries, exchanges=("x",), look_every=1.0, bucket=bucket)
 
@@ -69,7 +68,6 @@ def main(
     minutes: Annotated[float | None, typer.Option(help="after which nothing is killed any more")] = None,
     data: Annotated[Path, typer.Option(help="prepared input of the flights job")] = Path("data"),
 ) -> None:
-    """Kill a job in an object store with SIGKILL, start it again until it ends, and compare all output."""
     if job not in ("flights", "small"):
         raise typer.BadParameter(f"unknown job '{job}'; choose flights or small")
     console = Console()

@@ -23,6 +23,8 @@ from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.sinks.files_2pc.folder import Folder
 from spark_ext.sinks.files_2pc.sink import committed_files
+from spark_ext.sinks.postgres_2pc.prepare import Origin
+from spark_ext.sinks.postgres_2pc.record import Identity
 from spark_ext.sources.contract import Limit
 from spark_ext.sources.exchange import ExchangeSource
 from spark_ext.storage import Location, writer_of
@@ -113,8 +115,7 @@ class UpsertOutlet(OptimizedOutlet):
     mode: ClassVar[Mapping[str, str]] = {"deleted_if": "gone", "tombstones": "keep"}
 
     def options(self, out: Path) -> dict[str, str]:
-        rule = {"mode": "upsert", "key": "channel,id", "newest_by": "at", **self.mode}
-        return {**super().options(out), **rule}
+        return {**super().options(out), **{"mode": "upsert", "key": "channel,id", "newest_by": "at", **self.mode}}
 
     def rows(self, out: Path) -> pa.Table:
         return super().rows(out).filter(pc.invert(pc.field("gone")))
@@ -153,8 +154,7 @@ class HttpOutlet(Outlet):
         self.server = self._receiver = there
 
     def options(self, out: Path) -> dict[str, str]:
-        url = f"{self._receiver.url}/{out.name}"
-        return {"url": url, "outbox": str(out / "outbox"), "batch_rows": "40"}
+        return {"url": f"{self._receiver.url}/{out.name}", "outbox": str(out / "outbox"), "batch_rows": "40"}
 
     def rows(self, out: Path) -> pa.Table:
         return pa.Table.from_pylist(receiver.rows(self._receiver.folder, out.name), SCHEMA)
@@ -237,9 +237,6 @@ class PostgresOutlet(Outlet):
         return pa.Table.from_pylist(self.database.table(_plain(out.name)), SCHEMA)
 
     def left(self, out: Path) -> list[str]:
-        from spark_ext.sinks.postgres_2pc.prepare import Origin
-        from spark_ext.sinks.postgres_2pc.record import Identity
-
         newest = newest_incarnation(out)
         # Other rounds have their own tables in this database.
         mark = Identity(UID, f"public.{_plain(out.name)}").mark
@@ -308,8 +305,7 @@ class DeltaBadRowsOutlet(DeltaOutlet):
 
     def options(self, out: Path) -> dict[str, str]:
         if not DeltaTable.is_deltatable(str(out / "table")):
-            required = pa.field("ok", pa.int32(), nullable=False)
-            DeltaTable.create(str(out / "table"), pa.schema([*SCHEMA, required]))
+            DeltaTable.create(str(out / "table"), pa.schema([*SCHEMA, pa.field("ok", pa.int32(), nullable=False)]))
         return {**super().options(out), **ASIDE}
 
     def rows(self, out: Path) -> pa.Table:
@@ -390,8 +386,6 @@ OUTLETS: Mapping[str, Callable[[Path], AbstractContextManager[Outlet]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SinkScenario(Scenario):
-    """The job of `sink_job`, which writes to one outlet."""
-
     outlet: Outlet
 
     @classmethod

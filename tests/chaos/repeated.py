@@ -147,8 +147,6 @@ ENDS_WITHIN = 120.0  # so does the end of the driver behind its last run, s
 
 @dataclass
 class Outcome:
-    """The result of a series of runs."""
-
     runs: int = 0
     kills: int = 0
     rows: int = 0

@@ -48,8 +48,7 @@ def hybrid(spark: SparkSession, options: dict[str, Any]) -> DataFrame:
 
 
 def parsed(frame: DataFrame) -> DataFrame:
-    text = F.col("value").cast("string")
-    return frame.select(F.from_json(text, COLUMNS).alias("row")).select("row.*")
+    return frame.select(F.from_json(F.col("value").cast("string"), COLUMNS).alias("row")).select("row.*")
 
 
 READS: dict[str, Callable[[SparkSession, dict[str, Any]], DataFrame]] = {

@@ -181,8 +181,7 @@ class Trial:
                 return
         expected = {name: Content(table) for name, table in diamond.expected(ROWS).items()}
         for name, content in expected.items():
-            there = DeltaTable.is_deltatable(str(other / name))
-            rest = Content.delta(other / name).rows if there else Counter[int]()
+            rest = Content.delta(other / name).rows if DeltaTable.is_deltatable(str(other / name)) else Counter[int]()
             done = before[name].rows if name in before else Counter[int]()
             if content.rows != rest + done:
                 self.wrong.append(f"fork {number}: {name} has {rest.total()} rows, and {done.total()} were there")

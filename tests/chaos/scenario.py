@@ -58,7 +58,6 @@ class Scenario:
     exchanges: tuple[str, ...] = ()  # nothing of them is left at the end
 
     def place(self, out: Path) -> Path | str:
-        """Where everything of a round is."""
         return out
 
     def command(self, out: Path) -> list[str]:
@@ -97,8 +96,7 @@ class Scenario:
 
 def compact() -> Scenario:
     """A small, quick job for `make test`: windows with state, and a copy of files."""
-    tables = {"windows": "windows-table", "copy": "copy-table"}
-    return Scenario("tests.chaos.compact", tables, ("windows", "copy"))
+    return Scenario("tests.chaos.compact", {"windows": "windows-table", "copy": "copy-table"}, ("windows", "copy"))
 
 
 def diamond() -> Scenario:

@@ -44,8 +44,7 @@ def expected_upserts(*, shuffled: bool) -> pa.Table:
 
 
 def job(out: Path, sink: str, options: dict[str, str]) -> sx.Job:
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m"}
-    spark = sx.session("chaos-sink", conf=conf)
+    spark = sx.session("chaos-sink", conf={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m"})
     reader = spark.readStream.format("datagen").options(uid="generated", max_rows_per_epoch=EPOCH_ROWS, readers=2)
     rows = reader.options(**SOURCE).load().select(*SCHEMA.names)
     if options.get("on_bad_row") == "quarantine":

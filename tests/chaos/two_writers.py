@@ -45,7 +45,6 @@ def main(
     uid: Annotated[str, typer.Option(hidden=True)] = "",
     place: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
-    """Let two writers commit at once, and count."""
     each = commits // 2
     if uid:
         write(Bucket(os.environ["AWS_ENDPOINT_URL"], place), uid, each * ROWS * (uid == "two"), each)

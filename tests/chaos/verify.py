@@ -38,8 +38,7 @@ class Content:
         return self._table.num_rows
 
     def row(self, wanted: int) -> str:
-        place = int((self._hashes == wanted).argmax())
-        return str(self._table.slice(place, 1).to_pylist()[0])
+        return str(self._table.slice(int((self._hashes == wanted).argmax()), 1).to_pylist()[0])
 
 
 def differences(name: str, found: Content, expected: Content) -> list[str]:

@@ -7,18 +7,12 @@ from spark_ext.model.checkpoint_plan import CheckpointPlan, Phase, plan_checkpoi
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.offsets import LoggedOffsets, SourceOffset
 
-GRAPH = JobGraph(
-    (
-        QueryNode("a", (), ("x",)),
-        QueryNode("b", (Reader("x", "x-b"),), ("y",)),
-        QueryNode("c", (Reader("x", "x-c"), Reader("y", "y-c"))),
-    )
-)
+C = QueryNode("c", (Reader("x", "x-c"), Reader("y", "y-c")))
+GRAPH = JobGraph((QueryNode("a", (), ("x",)), QueryNode("b", (Reader("x", "x-b"),), ("y",)), C))
 MEMBERS = (
-    Member("a", roots=("in",)),
-    Member("b", fed={"x-b": "x"}),
+    Member("a", roots=("in",)), Member("b", fed={"x-b": "x"}),
     Member("c", fed={"x-c": "x", "y-c": "y"}, roots=("side",)),
-)
+)  # fmt: skip
 
 
 def begun(**phases: Phase) -> Aligned:
@@ -56,8 +50,7 @@ def test_a_cut_behind_epochs_that_nobody_has_seen_is_not_known() -> None:
     checkpoint = begun().seen((replace(MEMBERS[0], epochs=(epoch(3, **{"in": 4}),)), *MEMBERS[1:]))
     later = replace(MEMBERS[0], epochs=(epoch(6, **{"in": 5}), epoch(7, **{"in": 5})))
     assert checkpoint.seen((later,)).lost == {"a"} and "a" in checkpoint.seen((later,)).missing
-    next_one = replace(MEMBERS[0], epochs=(epoch(4, **{"in": 5}),))
-    assert checkpoint.seen((next_one,)).delivered["a"].epoch == 4
+    assert checkpoint.seen((replace(MEMBERS[0], epochs=(epoch(4, **{"in": 5}),)),)).delivered["a"].epoch == 4
     gap = replace(MEMBERS[0], epochs=(epoch(5, **{"in": 4}), epoch(6, **{"in": 5})))
     assert checkpoint.seen((gap,)).delivered["a"].epoch == 6, "the one before it was seen without"
 

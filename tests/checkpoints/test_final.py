@@ -48,8 +48,7 @@ class Finishing(Bench):
     def __init__(self, folder: Path, **settings: Any) -> None:
         super().__init__(folder, **settings)
         self.started()
-        self.query.commit(ended())
-        self.tick()
+        self.commits(ended())
         assert self.run.state is State.FINISHING
         self.operators = FakeOperators()
         self.final = self.checkpoint()
@@ -98,9 +97,7 @@ def test_an_unfinalized_operator_gets_one_epoch_at_a_time(bench: Finishing) -> N
     bench.operators.waits_for = "sink 'out'"
     for _ in range(3):
         bench.finish()
-    assert [(row.kind, row.target, row.value) for row in bench.rows(ControlEventRow)] == [
-        ("final_epoch", "source:in", 1)
-    ]
+    assert [(it.kind, it.target, it.value) for it in bench.rows(ControlEventRow)] == [("final_epoch", "source:in", 1)]
     bench.operators.waits_for = None
     bench.finish()
     assert not bench.steps(), "the requested epoch belongs to the final checkpoint"
@@ -130,8 +127,7 @@ def test_an_operator_that_is_never_finalized_fails_the_query(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("passed", range(1, len(STEPS)))
 def test_a_further_run_takes_the_steps_that_are_left(bench: Finishing, passed: int) -> None:
-    again = bench.checkpoint(passed=frozenset(STEPS[:passed]))
-    bench.finish(again)
+    bench.finish(bench.checkpoint(passed=frozenset(STEPS[:passed])))
     assert bench.steps() == STEPS[passed:]
     assert "end_of_input" not in bench.operators.calls
 

@@ -59,8 +59,7 @@ def test_a_step_back_beyond_what_is_remembered_reads_sparks_log(tmp_path: Path) 
     ahead = logged(7, [second + 1, 0], [second + 1, 0])
     behind = logged(6, [first + 1, 0], [first + 1, 0])
     looks = {"a": producer.look(0), "b": reader(ahead)}
-    taken = taken_of(producer, [(6, behind), (7, ahead)], **looks)
-    assert taken.cut.points["b"] == CutPoint(6)
+    assert taken_of(producer, [(6, behind), (7, ahead)], **looks).cut.points["b"] == CutPoint(6)
     assert take(producer, [(7, ahead)], **looks) == NotNow(Reason.FORGOTTEN, "b"), "Spark has removed it"
 
 

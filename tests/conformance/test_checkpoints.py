@@ -26,8 +26,7 @@ def waiting(lab: JobHarness) -> Chain:
 
 
 def checkpoints(folder: Path) -> list[CheckpointRow]:
-    rows = Ledger(str(folder / "state")).table(CheckpointRow).rows([("query", "=", "")])
-    return sorted(rows, key=lambda row: row.at)
+    return sorted(Ledger(str(folder / "state")).table(CheckpointRow).rows([("query", "=", "")]), key=lambda row: row.at)
 
 
 def release(chain: Chain) -> None:
@@ -91,10 +90,8 @@ def test_u3_one_failed_write_fails_that_checkpoint_only(lab: JobHarness, monkeyp
     assert kept == {complete[-1]}
     assert failed[0].checkpoint_id > 7 and not stray.exists(), "the number of a half-written one is not used again"
     assert set(complete) - kept <= set(released) <= set(complete)
-    held = lab.ledger.table(ExchangeRow).rows([("event", "=", "held")])
-    assert {row.checkpoint_id for row in held} == set(complete)
-    incidents = lab.ledger.table(IncidentRow).rows([("type", "=", "checkpoint")])
-    assert len(incidents) == 1
+    assert {row.checkpoint_id for row in lab.ledger.table(ExchangeRow).rows([("event", "=", "held")])} == set(complete)
+    assert len(lab.ledger.table(IncidentRow).rows([("type", "=", "checkpoint")])) == 1
 
 
 @pytest.mark.core

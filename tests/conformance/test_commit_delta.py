@@ -34,8 +34,7 @@ class DeltaTarget(SinkTarget):
         return DeltaTwoPhaseCommit({"uid": uid, "path": str(self.path), **options})
 
     def rows(self) -> list[dict[str, Any]]:
-        there = DeltaTable.is_deltatable(str(self.path))
-        return delta_kit.table(self.path).to_pylist() if there else []
+        return delta_kit.table(self.path).to_pylist() if DeltaTable.is_deltatable(str(self.path)) else []
 
     def make_strict(self) -> None:
         fields = [Field("id", PrimitiveType("long")), Field("name", PrimitiveType("string"), nullable=False)]
@@ -45,8 +44,7 @@ class DeltaTarget(SinkTarget):
         return {**row, "name": None}
 
     def leftovers(self) -> set[str]:
-        live = {str(Path(uri).relative_to(self.path)) for uri in DeltaTable(self.path).file_uris()}
-        return delta_kit.data_files(self.path) - live
+        return delta_kit.data_files(self.path) - delta_kit.live_files(self.path)
 
     def drop(self) -> None:
         shutil.rmtree(self.path)

@@ -1,10 +1,7 @@
 """Conformance, "Commit", of `http_2pc`, against a receiver that obeys the page's contract with the least memory."""
 
-import base64
-import datetime
 import shutil
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -19,6 +16,7 @@ from spark_ext.testing.sink_driver import Row, SinkTarget
 from spark_ext.testing.sink_queries import SinkQueryContract
 from tests.servers import receiver
 from tests.servers.receiver import Receiver
+from tests.sinks.files_2pc.files_target import from_json
 from tests.support.folders import folder_snapshot
 
 TOKEN = "a-token-that-nobody-sees"
@@ -41,7 +39,10 @@ class HttpTarget(SinkTarget):
         return HttpTwoPhaseCommit({**given, **options})
 
     def rows(self) -> list[dict[str, Any]]:
-        return [_values(row, self.types) for row in receiver.rows(self.folder)]
+        return [{**row, **from_json(row, self._known(row))} for row in receiver.rows(self.folder)]
+
+    def _known(self, row: Row) -> T.StructType:
+        return T.StructType([field for field in self.types if field.name in row])
 
     spoiling = MappingProxyType({"batch_rows": "1"})
     records_first = True
@@ -63,34 +64,6 @@ class HttpTarget(SinkTarget):
     def damage(self) -> Callable[[], object]:
         receiver.behave(self.url, {"status": 503, "text": f"Bearer {TOKEN} is not welcome now", "always": True})
         return lambda: receiver.behave(self.url)
-
-
-def _values(row: dict[str, Any], schema: T.StructType) -> dict[str, Any]:
-    kinds = {field.name: field.dataType for field in schema}
-    return {name: _value(kinds[name], value) if name in kinds else value for name, value in row.items()}
-
-
-def _value(kind: T.DataType, value: Any) -> Any:
-    if value is None:
-        return None
-    if isinstance(kind, T.DecimalType):
-        return Decimal(value)
-    if isinstance(kind, T.BinaryType):
-        return base64.b64decode(value)
-    if isinstance(kind, T.DateType):
-        return datetime.date.fromisoformat(value)
-    if isinstance(kind, T.TimestampType):
-        assert value.endswith("Z"), value
-        return datetime.datetime.fromisoformat(value[:-1]).replace(tzinfo=datetime.timezone.utc)
-    if isinstance(kind, T.TimestampNTZType):
-        return datetime.datetime.fromisoformat(value)
-    if isinstance(kind, T.StructType):
-        return _values(value, kind)
-    if isinstance(kind, T.ArrayType):
-        return [_value(kind.elementType, element) for element in value]
-    if isinstance(kind, T.MapType):
-        return [(key, _value(kind.valueType, element)) for key, element in value.items()]
-    return value
 
 
 @pytest.fixture(scope="module")

@@ -159,8 +159,7 @@ def test_e8_an_event_stays_until_its_effect_is_held_elsewhere(tmp_path: Path) ->
     settings = MaintenanceSettings(
         sweep_every=timedelta(0), keep_control_events=timedelta(0), budget=timedelta(minutes=1)
     )
-    later = datetime.now(timezone.utc) + timedelta(days=1)
-    maintain(Ledger(state.path), later, settings, state.incarnation.fence)
+    maintain(Ledger(state.path), datetime.now(timezone.utc) + timedelta(days=1), settings, state.incarnation.fence)
 
     left = {row.sequence for row in Ledger(state.path).table(ControlEventRow).rows()}
     assert left == {event.sequence for event in (stands, lifts, open_, partly, again)}

@@ -250,8 +250,7 @@ def test_e10_after_a_crash_what_stands_holds(spark: SparkSession, tmp_path: Path
         job.send("checkpoint")
     assert refused.value.refusal is Refusal.ENDED
 
-    result = steered(spark, tmp_path).run(progress=False)
-    assert result.state is (State.CANCELED if last == "stop" else State.FINISHED)
+    assert steered(spark, tmp_path).run(progress=False).state is (State.CANCELED if last == "stop" else State.FINISHED)
     for event in job.over(*lost):
         assert (event.status, event.reason) == ("failed", LOST)
     assert job.over(ends)[0].status == "acknowledged"
@@ -263,5 +262,4 @@ def test_e10_after_a_crash_what_stands_holds(spark: SparkSession, tmp_path: Path
         again.stop()
     assert job.counts()["r"] == still, "it is paused"
     assert job.told.problems() == []
-    log = SparkLog(job.told.checkpoint("q"))
-    assert log.newest_commit() is not None and RATE > 5
+    assert SparkLog(job.told.checkpoint("q")).newest_commit() is not None and RATE > 5

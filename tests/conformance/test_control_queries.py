@@ -173,8 +173,7 @@ def test_e7_new_workers_and_queries_have_what_is_in_force(spark: SparkSession, t
     run = made.start()
     until(lambda: min(job.committed("q"), job.committed("r")) >= 1, "epochs of both queries")
     level = job.send("log_level", value={"level": "DEBUG", "logger": "of the test"})
-    fail = job.set("fail", 1, "query:q")
-    job.over(level, fail)
+    job.over(level, job.set("fail", 1, "query:q"))
     until(lambda: any(row["seen"].startswith("1 ") for row in job.told.table("q")), "rows after the restarts")
     until(lambda: [row for row in job.told.events() if row.origin == "emit"], "what was emitted")
     run.stop()
@@ -216,8 +215,7 @@ def test_e12_an_event_makes_an_epoch(spark: SparkSession, tmp_path: Path, how: s
     job = Steering(tmp_path, ("q",))
     run = unmoved(spark, tmp_path, how).start()
     until(lambda: job.committed() >= 0 or how == "idle", "the first epoch")
-    limit = {"rows_per_second": 0.01}
-    hold = {"paused": ("pause", None), "available_now": ("rate_limit", limit)}.get(how)
+    hold = {"paused": ("pause", None), "available_now": ("rate_limit", {"rows_per_second": 0.01})}.get(how)
     if hold is not None:
         job.over(job.send(hold[0], "source:in", hold[1]))
     before, rows = job.committed(), job.counts()["q"]

@@ -62,8 +62,7 @@ def test_i1_a_renamed_query_is_refused_until_the_user_says_so(lab: JobHarness) -
     reads = len(lab.events("read"))
     with pytest.raises(StateError, match="query 'r' is no longer in the job"):
         renamed(lab, frame, query="s").start()
-    again = renamed(lab, frame, query="s", renamed_from="r")
-    assert again.run(progress=False).query("s").finished_before
+    assert renamed(lab, frame, query="s", renamed_from="r").run(progress=False).query("s").finished_before
     assert renamed(lab, frame, query="s", renamed_from="r").run(progress=False).query("s").finished_before, "a no-op"
     # The old name is free: a query of its own begins anew under it.
     both = renamed(lab, frame, query="s")
@@ -222,8 +221,7 @@ def test_i8_a_job_whose_unfinished_query_is_gone_is_not_finished(lab: JobHarness
     (said,) = [row for row in ledger.table(IncidentRow).rows() if row.type == "control"]
     assert said.what == "control events for source:in are in force nowhere: the job has no source:in"
     assert without().run(progress=False).finished, "it is remembered"
-    frame = lab.source(**COUNTS, gate=gate)
-    both = lab.job(frame)
+    both = lab.job(lab.source(**COUNTS, gate=gate))
     lab.add(both, lab.source("b", counts="10"), query="b", out="b")
     assert both.run(progress=False).finished
     assert lab.numbers() == expected(100), "added again, it continues where it was"
@@ -242,8 +240,7 @@ def test_i8_a_source_added_to_an_unfinished_query_is_refused(lab: JobHarness) ->
 
 @pytest.mark.core
 def test_i9_a_missing_checkpoint_is_refused_whatever_came_last(lab: JobHarness) -> None:
-    gate = lab.folder / "gate"
-    frame = lab.source(counts="20,100", readers=2, max_rows_per_epoch=40, gate=gate)
+    frame = lab.source(counts="20,100", readers=2, max_rows_per_epoch=40, gate=lab.folder / "gate")
     first = lab.job(frame, checkpoint_interval="50 ms").start()
     ledger = Ledger(str(lab.folder / "state"))
     until(lambda: flagged(ledger, "q", "in") == 1, "a flag")
@@ -293,8 +290,7 @@ def refused(job: Job, match: str) -> SparkExtError:
 def test_i3_a_job_survives_the_cleaning_of_its_temporary_folder(lab: JobHarness) -> None:
     job = into_table(lab).start()
     until(lambda: SparkLog(str(lab.checkpoint())).newest_commit() is not None, "the first epoch to be committed")
-    place = registry.folder_of(lab.spark)
-    shutil.rmtree(place)
+    shutil.rmtree(registry.folder_of(lab.spark))
     (lab.folder / "gate").touch()
     assert job.await_termination(120).finished
     assert ids(lab) == list(range(100))
@@ -326,8 +322,7 @@ def test_i7_a_table_deleted_under_a_stopped_job_demands_a_reset(lab: JobHarness)
     first_read(lab)
     assert remembered(str(lab.checkpoint())) is not None
     shutil.rmtree(table(lab))
-    failure = refused(into_table(lab), "not the target that was claimed")
-    assert "job.reset(" in str(failure)
+    assert "job.reset(" in str(refused(into_table(lab), "not the target that was claimed"))
     assert not table(lab).exists()
     into_table(lab).reset("q", "its table was deleted by mistake")
     assert into_table(lab).run(progress=False).finished

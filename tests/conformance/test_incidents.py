@@ -96,8 +96,7 @@ def test_a_listener_that_hangs_does_not_hold_the_end_of_a_job(lab: JobHarness) -
         ).start()
         until(lambda: job.snapshot().query("live").epochs >= 1, "an epoch", SOON)
         job.report_incident("late_prices", "prices are late")
-        result = job.stop()
-        assert result.query("live").state.value == "CANCELED" and GOT["hangs"] == []
+        assert job.stop().query("live").state.value == "CANCELED" and GOT["hangs"] == []
         assert [row.event for row in Ledger(job.state_directory).jobs()] == ["started", "ended"]
     finally:
         GATES["hangs"].set()

@@ -52,14 +52,12 @@ def test_r4_r5_a_finished_query_needs_its_place_and_its_past(chain: Chain) -> No
     y = upstream.exchange("y", schema=chain.source().schema)
     upstream.add("rows", x.write(chain.source()))
     upstream.add("more", y.write(chain.source("more")))
-    rows = x.read("x-in").unionByName(y.read("y-in"))
-    upstream.add("unique", chain.table(chain.unique(rows), out="other-out"))
+    upstream.add("unique", chain.table(chain.unique(x.read("x-in").unionByName(y.read("y-in"))), out="other-out"))
     with refused(StateError, "query 'unique' had finished", "query 'more' upstream of it had not"):
         upstream.restore(ended)
     assert chain.content() == before
 
-    whole = chain.job("other", "other-out").restore(ended)
-    result = whole.run(progress=False)
+    result = chain.job("other", "other-out").restore(ended).run(progress=False)
     assert result.finished and result.rows == 0 and chain.written("other-out") == [], "it is terminal"
 
 
@@ -125,8 +123,7 @@ def test_r8_a_checkpoint_of_the_former_version_restores(lab: JobHarness, version
     seal(str(place), saved.about, sorted(saved.files))
     (lab.folder / "state").rename(lab.folder / "former")
     (lab.folder / "gate").touch()
-    other = job("other").restore(place)
-    assert other.run(progress=False).finished
+    assert job("other").restore(place).run(progress=False).finished
     both = [*delta_numbers(lab.folder / "out"), *delta_numbers(lab.folder / "other")]
     assert sorted(both) == expected(40, 25)
 
@@ -137,8 +134,7 @@ def test_r8_a_checkpoint_of_the_former_version_restores(lab: JobHarness, version
 )
 def test_r10_a_sink_without_rollback_needs_duplicates_accepted(lab: JobHarness) -> None:
     def job() -> Job:
-        rows = numbers(lab.spark, "in", counts="40,25", max_rows_per_epoch=20, gate=lab.folder / "gate")
-        return lab.job(rows)
+        return lab.job(numbers(lab.spark, "in", counts="40,25", max_rows_per_epoch=20, gate=lab.folder / "gate"))
 
     place = lab.folder / "savepoint"
     first = job().start()
@@ -220,8 +216,7 @@ def test_f5_a_stop_with_a_savepoint_during_the_final_checkpoint(lab: JobHarness)
     until(lambda: waits.state is State.FINISHING, "the final checkpoint")
     result = waits.stop(savepoint=lab.folder / "savepoint")
     assert result.state is State.CANCELED and not result.finished
-    saved = read_savepoint(str(lab.folder / "savepoint"))
-    assert not saved.metadata.queries["q"].finished
+    assert not read_savepoint(str(lab.folder / "savepoint")).metadata.queries["q"].finished
     other = another(lab)
     assert job(other, 2).restore(lab.folder / "savepoint").run(progress=False).finished
     assert lab.numbers() == expected(100)
@@ -240,8 +235,7 @@ def test_u2_a_chain_a_union_and_a_join_after_scaling_up_and_down(lab: JobHarness
         made.add("rows", x.write(numbers(lab.spark, "in", counts="60,60", max_rows_per_epoch=40, **gate)))
         made.add("chain", y.write(x.read("chain-x", readers=readers)))
         ways = [to.read(f"union-{to.name}", readers=readers).withColumn("way", F.lit(to.name)) for to in (x, y)]
-        union = ways[0].union(ways[1])
-        lab.add(made, union, query="union", out="union")
+        lab.add(made, ways[0].union(ways[1]), query="union", out="union")
         one, two = (watermarked(to.read(f"join-{to.name}", readers=readers)) for to in (x, y))
         lab.add(made, one.join(two, ["channel", "n", "ts"]), query="join", out="join")
         return made

@@ -140,5 +140,4 @@ def test_a_setting_that_cannot_work_is_refused_by_name(lab: JobHarness, name: st
 
 def test_no_setting_is_forgotten(lab: JobHarness) -> None:
     public = {row.key for row in lab.spark.sql("SET -v").collect() if row.key.startswith(PREFIX)}
-    known = {LOG_FORMAT, *EVOLUTION, *FURTHER, *REFUSED, *UNTOUCHED}
-    assert {key.removeprefix(PREFIX) for key in public} <= known
+    assert {key.removeprefix(PREFIX) for key in public} <= {LOG_FORMAT, *EVOLUTION, *FURTHER, *REFUSED, *UNTOUCHED}

@@ -30,12 +30,10 @@ def sight(where: str, epoch: int | None = None) -> dict[str, Any]:
     events = sx.control.events()
     assert sx.control.events("note") == tuple(one for one in events if one.type == "note")
     return {
-        "where": where,
-        "epoch": epoch,
-        "config": dict(sx.control.config()),
+        "where": where, "epoch": epoch, "config": dict(sx.control.config()),
         "events": [[one.type, one.value, one.sequence] for one in events],
         "debug": sx.control.logger("sights").isEnabledFor(logging.DEBUG),
-    }
+    }  # fmt: skip
 
 
 def look(log: str, where: str, epoch: int | None = None) -> None:

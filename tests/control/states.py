@@ -34,16 +34,9 @@ class State:
             self.writer.append(row)
 
     def step(
-        self,
-        event: Event,
-        status: str,
-        query: str = "",
-        epoch: int | None = None,
-        *,
-        ms: float = 10,
-        reason: str = "",
-        result: Any = None,
-    ) -> None:
+        self, event: Event, status: str, query: str = "", epoch: int | None = None, *, ms: float = 10,
+        reason: str = "", result: Any = None,
+    ) -> None:  # fmt: skip
         """What a driver writes of an event, so many ms after its acceptance."""
         at = datetime.fromtimestamp(event.at_ms / 1000, timezone.utc) + timedelta(milliseconds=ms)
         row = ControlTransitionRow(
@@ -76,11 +69,7 @@ def now() -> datetime:
 
 
 class Sent:
-    """A job's control log, from outside.
-
-    Args:
-        state: the job's state directory.
-    """
+    """A job's control log, from outside."""
 
     def __init__(self, state: Path) -> None:
         self._log = ControlLog(Ledger(str(state)))

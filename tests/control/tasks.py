@@ -36,16 +36,12 @@ class Epochs:
         """The offset of a source that obeys events from now on; those up to `since` it had obeyed before."""
         broadcasts = [
             {
-                "sequence": event.sequence,
-                "event_id": event.event_id,
-                "type": event.value["type"],
-                "value": event.value.get("value"),
-                "target": "job",
-                "at_ms": event.at_ms,
+                "sequence": event.sequence, "event_id": event.event_id, "type": event.value["type"],
+                "value": event.value.get("value"), "target": "job", "at_ms": event.at_ms,
             }
             for event in events
             if event.kind == "broadcast" and event.sequence > since
-        ]
+        ]  # fmt: skip
         stamp = Stamp(Configuration().after(events), since, tuple(broadcasts))
         name = stamps.write(str(self.checkpoint), stamp.text())
         return SourceOffset(uid, 1, control=events[-1].sequence, stamp=name)
@@ -56,12 +52,9 @@ class Epochs:
     ) -> Iterator[None]:
         before = TaskContext.get()
         properties = {
-            current.CHECKPOINT: str(self.checkpoint),
-            current.QUERY: "q",
-            current.JOB: "lab",
-            current.START: start,
+            current.CHECKPOINT: str(self.checkpoint), current.QUERY: "q", current.JOB: "lab", current.START: start,
             current.EPOCH: str(epoch),
-        }
+        }  # fmt: skip
         TaskContext._setTaskContext(None)  # type: ignore[arg-type]
         given = {"stageId": stage, "partitionId": partition, "attemptNumber": 0, "taskAttemptId": attempt}
         TaskContext.from_json({**given, "cpus": 1, "resources": {}, "localProperties": properties})

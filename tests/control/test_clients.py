@@ -63,10 +63,8 @@ def test_sends_and_finds_events(state: State, client: Client) -> None:
         Request("pause", "source:q-in", delivery="aligned", expires_at=datetime(2099, 1, 1, tzinfo=timezone.utc))
     )
     assert (first.status, first.value, first.requested_by) == (
-        "accepted",
-        {"key": "k", "value": 1},
-        "local" if isinstance(client, ControlClient) else "ann",
-    )
+        "accepted", {"key": "k", "value": 1}, "local" if isinstance(client, ControlClient) else "ann",
+    )  # fmt: skip
     assert (second.delivery, second.expires_at) == ("aligned", datetime(2099, 1, 1, tzinfo=timezone.utc))
     assert client.event(first.event_id).sequence == 1
     assert [one.sequence for one in client.events().events] == [2, 1]
@@ -88,6 +86,7 @@ def test_raises_what_the_log_refuses(state: State, client: Client) -> None:
     assert refusal(lambda: client.send(Request("pause", "query:x"))) is Refusal.UNKNOWN_TARGET
     assert refusal(lambda: client.send(set_key(float("nan")))) is Refusal.BAD_VALUE
     assert refusal(lambda: client.send(set_key({1, 2}))) is Refusal.BAD_VALUE
+    assert refusal(lambda: client.send(Request("seek", "source:q-in/a", {"position": 1}))) is Refusal.BAD_VALUE
     assert refusal(lambda: client.send(set_key("x" * 200_000))) is Refusal.BAD_VALUE
     old = datetime(2001, 1, 1, tzinfo=timezone.utc)
     assert refusal(lambda: client.send(set_key(1, expires_at=old))) is Refusal.EXPIRED
@@ -166,8 +165,7 @@ def test_a_stream_continues_after_a_restart(state: State, tmp_path: Path, caplog
 
 
 def test_errors_of_the_server_are_errors_of_this_package(state: State) -> None:
-    limits = Limits(rate=0.01, burst=1, refusal_seconds=0)
-    with ControlServer(state.path, limits=limits) as server:
+    with ControlServer(state.path, limits=Limits(rate=0.01, burst=1, refusal_seconds=0)) as server:
         with ControlClient(server.url, "wrong", "orders") as client, pytest.raises(ConfigurationError, match="token"):
             client.events()
         with ControlClient(server.url, server.token or "", "orders") as client:

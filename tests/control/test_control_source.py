@@ -73,10 +73,8 @@ def test_rows_say_all_of_an_event_and_are_read_from_a_file_alone(job: Planned) -
     (job.state / "ledger").rename(job.state / "gone")
     rows = job.read(first, end)
     assert [(row["sequence"], row["kind"], row["target"]) for row in rows] == [
-        (1, "broadcast", "job"),
-        (2, "pause", "query:q"),
-        (3, "set_config", "job"),
-    ]
+        (1, "broadcast", "job"), (2, "pause", "query:q"), (3, "set_config", "job"),
+    ]  # fmt: skip
     assert [row["value"] for row in rows] == ['{"type": "note", "value": 1}', None, '{"key": "k", "value": [1]}']
     assert (rows[0]["delivery"], rows[0]["requested_by"], rows[0]["origin"]) == ("immediate", "tests", "python")
     assert rows[0]["at"].tzinfo is not None and len({row["event_id"] for row in rows}) == 3
@@ -95,8 +93,7 @@ def test_limits_cut_between_events(job: Planned) -> None:
 def test_a_plan_that_is_made_again_gives_the_same_position(job: Planned) -> None:
     accept(job.state, note(1))
     end = job.advance(job.channel.begin)
-    again = ControlEvents({"uid": "e"})
-    assert again.advance(job.channel, job.channel.begin, Limit()).end == end
+    assert ControlEvents({"uid": "e"}).advance(job.channel, job.channel.begin, Limit()).end == end
     assert len(job.files) == 1
 
 

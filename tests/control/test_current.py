@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import pytest
 import spark_ext as sx
 from spark_ext import masking
 from spark_ext.control import levels, stamps
-from spark_ext.errors import OffsetError, StateError
+from spark_ext.errors import StateError
 from spark_ext.model.configuration import Configuration, Stamp
 from spark_ext.model.control import Event
 from spark_ext.model.offsets import SourceOffset
@@ -48,8 +49,7 @@ def test_of_two_sources_the_one_that_has_looked_last_counts(epochs: Epochs) -> N
     ahead = epochs.stamped("a", [setting(1, "k", "old"), setting(2, "k", "new")])
     behind = epochs.stamped("b", [setting(1, "k", "old")])
     for offsets in ((ahead, behind), (behind, ahead), (ahead, SourceOffset("b"))):
-        epoch = epochs.add(*offsets)
-        with epochs.task(epoch):
+        with epochs.task(epochs.add(*offsets)):
             assert sx.control.config()["k"] == "new"
 
 
@@ -64,8 +64,7 @@ def test_an_event_belongs_to_the_first_epoch_that_obeys_it(epochs: Epochs) -> No
 
 
 def test_events_of_the_first_epoch(epochs: Epochs) -> None:
-    epoch = epochs.add(epochs.stamped("a", [note(4)]))
-    with epochs.task(epoch):
+    with epochs.task(epochs.add(epochs.stamped("a", [note(4)]))):
         (event,) = sx.control.events("note")
         assert sx.control.events("other") == ()
     assert (event.type, event.value, event.sequence, event.event_id) == ("note", 4, 4, "e4")
@@ -99,10 +98,10 @@ def test_what_is_missing_or_damaged_is_an_error_by_name(epochs: Epochs) -> None:
     changed = stamp.read_text().replace('"version":1', '"version":2')
     stamp.unlink()
     stamps.read.cache_clear()  # another process
-    with epochs.task(second, start="2"), pytest.raises(StateError, match="is missing"):
+    with epochs.task(second, start="2"), pytest.raises(StateError, match=f"{stamp.name}, .* is missing"):
         sx.control.config()
     stamp.write_text(changed)
-    with epochs.task(second, start="3"), pytest.raises((StateError, OffsetError), match="was changed"):
+    with epochs.task(second, start="3"), pytest.raises(StateError, match=f"{stamp.name}, .* was changed"):
         sx.control.config()
 
 
@@ -139,9 +138,7 @@ def test_a_logger_follows_the_level_of_the_epoch(epochs: Epochs) -> None:
 
 @pytest.mark.usefixtures("ordinary")
 @pytest.mark.parametrize("named", ["", "py4j.clientserver"])
-def test_no_level_shows_credentials(
-    named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_levels_show_no_secret(named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     masking.remember("hunter2-known")
     levels.apply({"": "DEBUG"} | ({named: "DEBUG"} if named else {}))
@@ -153,8 +150,6 @@ def test_no_level_shows_credentials(
 
 
 def test_a_logger_keeps_its_kind_in_another_process() -> None:
-    import pickle
-
     log = sx.control.logger("lab.pickled")
     assert pickle.loads(pickle.dumps(log)) is log
     code = "import pickle, sys; print(type(pickle.load(sys.stdin.buffer)).__name__)"
@@ -163,8 +158,7 @@ def test_a_logger_keeps_its_kind_in_another_process() -> None:
 
 
 def test_a_further_call_reads_nothing_and_takes_microseconds(epochs: Epochs) -> None:
-    epoch = epochs.add(epochs.stamped("in", [setting(1, "k", 1)]))
-    with epochs.task(epoch):
+    with epochs.task(epochs.add(epochs.stamped("in", [setting(1, "k", 1)]))):
         assert sx.control.config()["k"] == 1
         for file in (epochs.checkpoint / "offsets").iterdir():
             file.unlink()
@@ -206,22 +200,6 @@ def test_a_stamp_is_read_as_it_was_written_and_written_once(tmp_path: Path) -> N
     assert stamps.write(place, stamp(5).text()) == name == stamp(5).name
     assert stamps.read(place, name) == stamp(5)
     assert [file.name for file in (tmp_path / "control").iterdir()] == [f"{name}.json"]
-
-
-@pytest.mark.parametrize("damage", ["gone", "changed"])
-def test_a_stamp_that_is_gone_or_changed_is_named(tmp_path: Path, damage: str) -> None:
-    name = stamps.write(str(tmp_path), stamp(6).text())
-    file = tmp_path / "control" / f"{name}.json"
-    file.unlink() if damage == "gone" else file.write_text(file.read_text().replace("6", "7"))
-    with pytest.raises(StateError, match=f"control/{name}.json"):
-        stamps.read(str(tmp_path), name)
-
-
-def test_a_stamp_of_a_newer_release_is_refused(tmp_path: Path) -> None:
-    raw = {**json.loads(stamp(5).text()), "version": 2}
-    name = stamps.write(str(tmp_path), json.dumps(raw))
-    with pytest.raises(OffsetError, match="has version 2; this release reads version 1"):
-        stamps.read(str(tmp_path), name)
 
 
 def test_the_greatest_sequence_of_the_sources_counts(tmp_path: Path) -> None:

@@ -41,8 +41,7 @@ def emitted(state: Path) -> list[ControlEventRow]:
 def test_e13_a_replayed_epoch_has_emitted_once(lab: JobHarness) -> None:
     frame = emitting(lab.source(counts="100", max_rows_per_epoch=30))
     assert lab.run(frame, sink_lost_epoch=1).state is State.FINISHED
-    commits = [(one["epoch"], one["repeat"]) for one in lab.events("commit")]
-    assert (1, True) in commits, "epoch 1 was run again"
+    assert (1, True) in [(one["epoch"], one["repeat"]) for one in lab.events("commit")], "epoch 1 was run again"
     found = emitted(lab.folder / "state")
     assert [row.value for row in found] == [{"type": "tenth", "value": n} for n in range(0, 100, 10)]
     assert {row.requested_by for row in found} == {"query:q"}
@@ -51,8 +50,7 @@ def test_e13_a_replayed_epoch_has_emitted_once(lab: JobHarness) -> None:
 
 def test_foreach_batch_and_the_tasks_that_it_runs_emit(lab: JobHarness) -> None:
     def work(batch: DataFrame, epoch: int) -> None:
-        count = emitting(batch).count()
-        sx.control.emit("batch", [epoch, count])
+        sx.control.emit("batch", [epoch, emitting(batch).count()])
 
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
     job.add("q", lab.source(counts="20", max_rows_per_epoch=10).writeStream.foreachBatch(work))
@@ -72,8 +70,7 @@ class Seeing(StatefulProcessor):
         sx.control.emit("key", key[0])
         yield pd.DataFrame({"channel": [key[0]], "n": [0], "config": [json.dumps(dict(sx.control.config()))]})
 
-    def close(self) -> None:
-        pass
+    def close(self) -> None: ...
 
 
 def test_a_stateful_processor_sees_its_epochs_configuration(spark: SparkSession, lab: JobHarness) -> None:
@@ -81,11 +78,9 @@ def test_a_stateful_processor_sees_its_epochs_configuration(spark: SparkSession,
     gate = lab.folder / "gate"
     frame = lab.source(counts="40", max_rows_per_epoch=20, gate=gate)
     states = frame.groupBy("channel").transformWithStateInPandas(
-        statefulProcessor=Seeing(),
-        outputStructType="channel string, n bigint, config string",
-        outputMode="Append",
+        statefulProcessor=Seeing(), outputStructType="channel string, n bigint, config string", outputMode="Append",
         timeMode="None",
-    )
+    )  # fmt: skip
     job = lab.job(states).start()
     until(lambda: lab.rows(), "the first epoch")
     obeyed(lab.checkpoint(), Sent(lab.folder / "state")("set_config", {"key": "k", "value": 1}))

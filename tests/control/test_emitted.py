@@ -45,10 +45,9 @@ def test_events_are_ordered_by_stage_partition_and_call(epochs: Epochs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attempts", "counts"),
-    [({1: "a", 2: "abc", 3: "ab"}, "abc"), ({5: "s", 4: "f"}, "f")],
+    ("attempts", "counts"), [({1: "a", 2: "abc", 3: "ab"}, "abc"), ({5: "s", 4: "f"}, "f")],
     ids=["beside one that was killed", "the first of equal ones"],
-)
+)  # fmt: skip
 def test_one_attempt_of_a_task_counts(epochs: Epochs, attempts: dict[int, str], counts: str) -> None:
     for attempt, said in attempts.items():
         emit(epochs, 0, *said, attempt=attempt)
@@ -95,10 +94,9 @@ def test_a_start_removes_what_uncommitted_epochs_emitted(epochs: Epochs) -> None
 
 
 PARTS = st.dictionaries(
-    st.builds(Part, st.integers(-1, 3), st.integers(-1, 3), st.integers(0, 3), st.integers(0, 2)),
-    st.integers(0, 5),
+    st.builds(Part, st.integers(-1, 3), st.integers(-1, 3), st.integers(0, 3), st.integers(0, 2)), st.integers(0, 5),
     max_size=20,
-)
+)  # fmt: skip
 
 
 @given(PARTS)
@@ -124,14 +122,10 @@ def test_names_of_files_are_read_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("type", "value", "wrong"),
     [
-        ("", None, "type"),
-        ("a" * 201, None, "type"),
-        (None, None, "type"),
-        ("a", float("nan"), "not JSON"),
-        ("a", {1, 2}, "not JSON"),
-        ("a", "x" * 65_536, "65536"),
+        ("", None, "type"), ("a" * 201, None, "type"), (None, None, "type"), ("a", float("nan"), "not JSON"),
+        ("a", {1, 2}, "not JSON"), ("a", "x" * 65_536, "65536"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_event_is_refused_where_it_is_emitted(epochs: Epochs, type: str, value: object, wrong: str) -> None:
     with epochs.task(0), pytest.raises(DataError, match=wrong) as refused:
         sx.control.emit(type, value)

@@ -48,8 +48,7 @@ def watched(spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFac
 
     both = source("live", live=True, rate=200).unionByName(source("ends", counts="3,3"))
     job = lab.job(sights.looked_at(both, lab.log), sink="telling_folder")
-    batches = source("batches", live=True, rate=50).writeStream.foreachBatch(partial(sights.in_batch, lab.log))
-    job.add("b", batches)
+    job.add("b", source("batches", live=True, rate=50).writeStream.foreachBatch(partial(sights.in_batch, lab.log)))
 
     def seen(key: str, value: Any) -> bool:
         found = operators.events(lab.log, "sight")

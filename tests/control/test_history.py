@@ -120,12 +120,9 @@ class TestHistory:
     def test_conditions_are_combined(self, state: State) -> None:
         history = History(Ledger(state.path))
         events = accept(
-            state,
-            set_key(1, "ann"),
-            Request("pause", "source:q-in", requested_by="ann"),
-            Request("pause", "source:r-in", requested_by="bob"),
-            set_key(2, "bob"),
-        )
+            state, set_key(1, "ann"), Request("pause", "source:q-in", requested_by="ann"),
+            Request("pause", "source:r-in", requested_by="bob"), set_key(2, "bob"),
+        )  # fmt: skip
         state.step(events[1], "applied", "q", 1)
         state.step(events[2], "applied", "r", 1)
         state.step(events[2], "acknowledged", ms=20)
@@ -204,8 +201,7 @@ class TestEpochConfiguration:
 
     def test_it_comes_from_the_ledger_once_spark_deletes_its_offsets(self, state: State) -> None:
         (event,) = accept(state, set_key(1))
-        offset = state.epoch("q", 1, Configuration().after([event]))
-        state.committed("q", 1, [offset])
+        state.committed("q", 1, [state.epoch("q", 1, Configuration().after([event]))])
         (state.folder / "queries" / "q" / "checkpoint" / "offsets" / "1").unlink()
         found = epoch_configuration(state.ledger, "q", 1)
         assert found is not None and found.committed and found.configuration.user() == {"k": 1}

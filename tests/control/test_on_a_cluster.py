@@ -171,10 +171,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         done = subprocess.run(
             [sys.executable, str(folder / "driver.py"), str(folder)],
             env={**os.environ, **cluster.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "5 rows\npython True\nfinished True\nfinished True\n"), done.stderr
     return folder
 

@@ -78,8 +78,7 @@ def test_a_full_queue_refuses_with_a_time_to_wait(state: State) -> None:
         waiting = [service.offer(set_key(number)) for number in range(1, 4)]
         with pytest.raises(ControlRefused) as refused:
             service.offer(set_key(4))
-        assert refused.value.refusal is Refusal.BUSY
-        assert refused.value.retry_after > 0
+        assert refused.value.refusal is Refusal.BUSY and refused.value.retry_after > 0
     assert [one.result().event.sequence for one in (taken, *waiting)] == [1, 2, 3, 4]
     service.close()
 
@@ -104,9 +103,7 @@ def test_commits_are_bounded_by_number_and_bytes(state: State, monkeypatch: pyte
     assert sizes == [1, 10, 10, 6, 1, 1]
 
 
-def test_a_failed_commit_is_repeated_with_keys(
-    state: State, service: ControlService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_one_repeats_with_keys(state: State, service: ControlService, monkeypatch: pytest.MonkeyPatch) -> None:
     service.submit(set_key(0))
     swap, fails = service.log._swap, [True]
 

@@ -18,25 +18,16 @@ from tests.support.jobs import JobHarness
 from tests.support.waiting import until
 
 GOOD = [
-    (T.DoubleType(), 1, 1.0),
-    (T.DoubleType(), 1.5, 1.5),
-    (T.DoubleType(), "1.5", 1.5),
-    (T.LongType(), 3.0, 3),
-    (T.ArrayType(T.DateType()), ["2024-02-29"], [date(2024, 2, 29)]),
-    (T.FloatType(), 0.5, 0.5),
-    (T.LongType(), 2**62, 2**62),
-    (T.ByteType(), 127, 127),
-    (T.BooleanType(), True, True),
-    (T.StringType(), "ü", "ü"),
-    (T.DecimalType(10, 2), 1.5, Decimal("1.50")),
-    (T.DecimalType(38, 0), 10**30, Decimal(10**30)),
+    (T.DoubleType(), 1, 1.0), (T.DoubleType(), 1.5, 1.5), (T.DoubleType(), "1.5", 1.5), (T.LongType(), 3.0, 3),
+    (T.ArrayType(T.DateType()), ["2024-02-29"], [date(2024, 2, 29)]), (T.FloatType(), 0.5, 0.5),
+    (T.LongType(), 2**62, 2**62), (T.ByteType(), 127, 127), (T.BooleanType(), True, True), (T.StringType(), "ü", "ü"),
+    (T.DecimalType(10, 2), 1.5, Decimal("1.50")), (T.DecimalType(38, 0), 10**30, Decimal(10**30)),
     (T.DateType(), "2024-02-29", date(2024, 2, 29)),
     (T.TimestampType(), "2024-01-01T00:00:00Z", datetime(2024, 1, 1, tzinfo=timezone.utc)),
     (T.ArrayType(T.LongType()), [1, None, 3], [1, None, 3]),
     (T.MapType(T.StringType(), T.LongType()), {"a": 1}, [("a", 1)]),
-    (T.StructType([T.StructField("a", T.LongType())]), {"a": 1, "b": 2}, {"a": 1}),
-    (T.DoubleType(), None, None),
-]
+    (T.StructType([T.StructField("a", T.LongType())]), {"a": 1, "b": 2}, {"a": 1}), (T.DoubleType(), None, None),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "given", "wanted"), GOOD)
@@ -45,30 +36,14 @@ def test_json_becomes_a_value_of_the_type(kind: T.DataType, given: Any, wanted: 
 
 
 BAD = [
-    (T.DoubleType(), "much"),
-    (T.DoubleType(), True),
-    (T.DoubleType(), [1]),
-    (T.LongType(), 1.5),
-    (T.LongType(), 2**63),
-    (T.ArrayType(T.LongType()), [1.5]),
-    (T.ArrayType(T.DoubleType()), [True]),
-    (T.ArrayType(T.LongType()), "12"),
-    (T.StructType([T.StructField("a", T.LongType())]), [1]),
-    (T.ByteType(), 128),
-    (T.BooleanType(), 1),
-    (T.StringType(), 1),
-    (T.StringType(), {"a": 1}),
-    (T.DecimalType(3, 2), 1000),
-    (T.DateType(), "yesterday"),
-    (T.TimestampType(), "2024-13-01"),
-    (T.ArrayType(T.LongType()), 1),
-    (T.ArrayType(T.LongType()), ["a"]),
-    (T.MapType(T.StringType(), T.LongType()), [1]),
-    (T.IntegerType(), "0xFFFFFFFF"),
-    (T.DecimalType(38, 0), 2**256),
-    (T.FloatType(), 1e39),
-    (T.TimestampType(), 1.5),
-]
+    (T.DoubleType(), "much"), (T.DoubleType(), True), (T.DoubleType(), [1]), (T.LongType(), 1.5),
+    (T.LongType(), 2**63), (T.ArrayType(T.LongType()), [1.5]), (T.ArrayType(T.DoubleType()), [True]),
+    (T.ArrayType(T.LongType()), "12"), (T.StructType([T.StructField("a", T.LongType())]), [1]), (T.ByteType(), 128),
+    (T.BooleanType(), 1), (T.StringType(), 1), (T.StringType(), {"a": 1}), (T.DecimalType(3, 2), 1000),
+    (T.DateType(), "yesterday"), (T.TimestampType(), "2024-13-01"), (T.ArrayType(T.LongType()), 1),
+    (T.ArrayType(T.LongType()), ["a"]), (T.MapType(T.StringType(), T.LongType()), [1]),
+    (T.IntegerType(), "0xFFFFFFFF"), (T.DecimalType(38, 0), 2**256), (T.FloatType(), 1e39), (T.TimestampType(), 1.5),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "given"), BAD)
@@ -79,12 +54,9 @@ def test_what_is_no_value_of_the_type_is_refused(kind: T.DataType, given: Any) -
 
 def test_a_bad_key_type_or_default_is_refused_at_its_definition(spark: SparkSession) -> None:
     for key, kind, default, wrong in (
-        ("", "double", None, "key"),
-        (7, "double", None, "key"),
-        ("k", "dubble", None, "type"),
-        ("k", "double", "much", "default"),
-        ("k", T.LongType(), True, "default"),
-    ):
+        ("", "double", None, "key"), (7, "double", None, "key"), ("k", "dubble", None, "type"),
+        ("k", "double", "much", "default"), ("k", T.LongType(), True, "default"),
+    ):  # fmt: skip
         with pytest.raises(ConfigurationError, match=wrong):
             sx.control.value(key, kind, default)  # type: ignore[arg-type]
 

@@ -35,24 +35,17 @@ def stamps(lab: JobHarness) -> list[int]:
     log = SparkLog(str(lab.checkpoint()))
     newest = log.newest_offsets()
     offsets = None if newest is None else log.offsets(newest)
-    return (
-        []
-        if offsets is None
-        else [raw["control"] for raw in offsets.sources if isinstance(raw, dict) and "control" in raw]
-    )
+    sources = () if offsets is None else offsets.sources
+    return [raw["control"] for raw in sources if isinstance(raw, dict) and "control" in raw]
 
 
 def test_rows_and_schema_are_those_of_the_stream(spark: SparkSession) -> None:
     rate = spark.readStream.format("rate").load()
     frame = rate.select(
-        F.lit(1).alias("i"),
-        F.col("value").alias("same"),
-        F.col("timestamp").alias("same"),
+        F.lit(1).alias("i"), F.col("value").alias("same"), F.col("timestamp").alias("same"),
         F.struct(F.lit("a").alias("s"), F.lit(None).cast("decimal(20,3)").alias("d")).alias("nested"),
-        F.array(F.lit(1.5)).alias("list"),
-        F.current_date().alias("day"),
-        F.lit(b"x").alias("bytes"),
-    )
+        F.array(F.lit(1.5)).alias("list"), F.current_date().alias("day"), F.lit(b"x").alias("bytes"),
+    )  # fmt: skip
     assert not frame.schema["i"].nullable
     assert sx.with_control(frame, uid="c").schema == frame.schema
     empty = T.StructType([])
@@ -94,8 +87,7 @@ def test_with_available_now_the_job_ends_with_what_is_there(spark: SparkSession,
     job = sx.Job(spark, "lab", state=lab.folder / "state")
     writer = seen(sx.with_control(frame, uid="c")).writeStream.format("folder")
     writer = writer.options(uid="out", path=str(lab.folder / "out"))
-    job.add("q", writer, available_now=True)
-    job.start()
+    job.add("q", writer, available_now=True).start()
     until(lambda: lab.rows(), "rows")
     sequence = Sent(lab.folder / "state")("set_config", {"key": "k", "value": 1})
     result: JobResult = job.await_termination()

@@ -359,5 +359,4 @@ def test_a_failure_is_translated_and_the_handle_opened_anew(path: Path, log: Fen
 
 
 def _added(path: Path, number: int, fence: Fence | None) -> None:
-    table = DeltaTable(path)
-    row(number)(table, properties(fence.transactions if fence else ()))
+    row(number)(DeltaTable(path), properties(fence.transactions if fence else ()))

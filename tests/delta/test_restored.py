@@ -30,53 +30,35 @@ def history(*commits: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("commits", "fault"),
-    [
-        (["create", "epoch", "epoch"], None),
-        (["create", "epoch", "epoch", "restore 1"], Fault(3, (2,), 2)),
-        (["create", "epoch", "epoch", "restore 0"], Fault(3, (1, 2), 2)),
-        (["create", "epoch", "epoch", "other", "restore 1", "other"], Fault(4, (2,), 3)),
-        (["create", "epoch", "epoch", "restore 1", "restore 2"], None),
-        (["create", "epoch", "epoch", "restore 1", "restore 2", "restore 3"], Fault(5, (2,), 4)),
-        (["create", "epoch", "epoch", "restore 1", "restore 2", "restore 3", "restore 4"], None),
-        (["create", "epoch", "other", "other", "restore 2"], None),
-        (["create", "epoch", "claim", "restore 1"], None),
-        (["create", "epoch", "epoch another", "restore 1"], None),
-        (["create", "other", "restore 0"], None),
-        (["create", "epoch", "restore"], Fault(2, (), 1)),
-        (["create", "epoch", "restore", "restore 1"], None),
-        (["create", "epoch", "restore", "restore 2"], Fault(3, (), 1)),
-        (["create", "epoch", "restore", "epoch", "other", "restore 3"], None),
-        (["create", "epoch", "restore 0", "claim"], None),
-        (["create", "epoch", "restore 0", "claim", "epoch", "restore 3"], Fault(5, (4,), 4)),
-        (["create", "epoch", "restore 0", "claim", "restore 2"], None),
-    ],
-    ids=lambda value: ", ".join(value) if isinstance(value, list) else "",
-)
-def test_the_table_has_to_hold_what_the_sink_has_committed(commits: list[str], fault: Fault | None) -> None:
-    """The last three: epochs that were taken away before a claim have been given up, by `job.reset`."""
-    assert find_fault(history(*commits), UID, None) == fault
-
-
-@pytest.mark.parametrize(
     ("commits", "seen", "fault"),
     [
+        (["create", "epoch", "epoch"], None, None),
+        (["create", "epoch", "epoch", "restore 1"], None, Fault(3, (2,), 2)),
+        (["create", "epoch", "epoch", "restore 0"], None, Fault(3, (1, 2), 2)),
+        (["create", "epoch", "epoch", "other", "restore 1", "other"], None, Fault(4, (2,), 3)),
+        (["create", "epoch", "epoch", "restore 1", "restore 2"], None, None),
+        (["create", "epoch", "epoch", "restore 1", "restore 2", "restore 3"], None, Fault(5, (2,), 4)),
+        (["create", "epoch", "epoch", "restore 1", "restore 2", "restore 3", "restore 4"], None, None),
+        (["create", "epoch", "other", "other", "restore 2"], None, None),
+        (["create", "epoch", "claim", "restore 1"], None, None),
+        (["create", "epoch", "epoch another", "restore 1"], None, None),
+        (["create", "other", "restore 0"], None, None),
+        (["create", "epoch", "restore"], None, Fault(2, (), 1)),
+        (["create", "epoch", "restore", "restore 1"], None, None),
+        (["create", "epoch", "restore", "restore 2"], None, Fault(3, (), 1)),
+        (["create", "epoch", "restore", "epoch", "other", "restore 3"], None, None),
+        # Epochs that were taken away before a claim have been given up, by `job.reset`.
+        (["create", "epoch", "restore 0", "claim"], None, None),
+        (["create", "epoch", "restore 0", "claim", "epoch", "restore 3"], None, Fault(5, (4,), 4)),
+        (["create", "epoch", "restore 0", "claim", "restore 2"], None, None),
+        # Everything after the last look is examined.
         (["create", "epoch", "restore 0", "epoch"], 1, Fault(2, (1,), None)),
         (["create", "epoch", "restore 0", "epoch", "restore 1"], 1, Fault(4, (3,), None)),
         (["create", "epoch", "other", "restore 1", "epoch"], 2, None),
         (["create", "epoch", "epoch", "restore 1", "restore 2", "other"], 4, None),
         (["create", "epoch", "epoch", "restore 1", "restore 2", "restore 3"], 4, Fault(5, (2,), 4)),
         (["create", "epoch", "restore", "claim", "other", "restore 3"], 3, None),
-    ],
-    ids=lambda value: ", ".join(value) if isinstance(value, list) else "",
-)
-def test_everything_after_the_last_look_is_examined(commits: list[str], seen: int, fault: Fault | None) -> None:
-    assert find_fault(history(*commits), UID, seen) == fault
-
-
-@pytest.mark.parametrize(
-    ("commits", "seen", "fault"),
-    [
+        # What the sink rolled back may not return.
         (["create", "epoch", "epoch", "roll 1"], None, None),
         (["create", "epoch", "epoch", "roll 1"], 2, None),
         (["create", "epoch", "epoch", "roll 1", "other", "restore 3"], None, None),
@@ -93,7 +75,9 @@ def test_everything_after_the_last_look_is_examined(commits: list[str], seen: in
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, list) else "",
 )
-def test_what_the_sink_rolled_back_may_not_return(commits: list[str], seen: int | None, fault: Fault | None) -> None:
+def test_the_table_has_to_hold_what_the_sink_has_committed(
+    commits: list[str], seen: int | None, fault: Fault | None
+) -> None:
     assert find_fault(history(*commits), UID, seen) == fault
 
 

@@ -21,7 +21,6 @@ from spark_ext.testing.sink_bad_rows import BadRowsKit
 from spark_ext.testing.sink_driver import STATES
 from tests.conformance.test_commit_delta import DeltaTarget
 from tests.sinks.delta_2pc.delta_kit import Driver, ddl, ids
-from tests.support.claims import claimed
 
 Opened = list[str]
 
@@ -132,7 +131,7 @@ def test_a_text_that_is_too_long_is_refused(tmp_path: Path, bad: Mapping[str, st
     """As by Spark, spaces at its end included; a shorter one is stored as it is, as by Spark."""
     strict(tmp_path / "t")
     schema = ddl("id long, c string, v string, p string")
-    driver = claimed(Driver(tmp_path / "t", schema, options={"partition_by": "p", **options}))
+    driver = Driver(tmp_path / "t", schema, options={"partition_by": "p", **options}).claim()
     driver.run(0, [FITS, {**FITS, "id": 1, "c": "a", "v": ""}])
     (name,) = bad
     with pytest.raises(DataError, match=rf"column '{name}' is (var)?char\(\d\) in the table, and a text has \d"):

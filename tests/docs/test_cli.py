@@ -48,8 +48,7 @@ def test_the_commands_of_control() -> None:
         command = CONTROL.commands[name]
         assert [word.startswith("[") for word in given] == [not one.required for one in arguments(command)], cell
         row = next(row for row in text.splitlines() if re.match(rf"\| `{name}[ `]", row))
-        named = set(re.findall(r"`(--[a-z-]+)", row))
-        assert options(command) - {*REACH, *SEND, "--yes"} == named - {"--wait"}, name
+        assert options(command) - {*REACH, *SEND, "--yes"} == set(re.findall(r"`(--[a-z-]+)", row)) - {"--wait"}, name
 
 
 @pytest.mark.parametrize("name", ["serve", "check"])

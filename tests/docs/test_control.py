@@ -61,8 +61,7 @@ def test_every_kind_for_everybody_has_a_method() -> None:
 
 
 def test_every_status_of_an_event_is_explained() -> None:
-    life = pages.section("control", "Life of an event")
-    assert {row[0].strip("`") for row in table(life)} == set(STATUSES)
+    assert {row[0].strip("`") for row in table(pages.section("control", "Life of an event"))} == set(STATUSES)
 
 
 def test_every_refusal_has_its_status() -> None:
@@ -95,8 +94,7 @@ def test_limits_are_those_of_the_code() -> None:
     assert f"| {MAX_CONFIGURATION_BYTES:,} bytes of JSON;" in limited
     assert f"| {MOST_BROADCASTS:,}, or 2 MiB of values;" in limited
     assert f"| events that a task emits in an epoch | {emitted.MOST:,} |" in limited
-    shown = dict(table(PAGE.split("| limit | value |")[1]))
-    assert shown == {
+    assert dict(table(PAGE.split("| limit | value |")[1])) == {
         "requests of a token": f"{limits.rate:.0f} per second on average, {limits.burst:,} at once",
         "control events of a token": f"{limits.change_rate:.0f} per second on average, {limits.change_burst} at once",
         "requests of an address without a valid token": (

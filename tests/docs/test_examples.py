@@ -95,29 +95,28 @@ def rows(ran: Ran, path: str) -> list[dict[str, object]]:
     return found
 
 
+SAID = {
+    "backfill_then_live": "5000 rows, 5000 of them different",
+    "cdc_to_upsert": "the first run read 3 changes, the second 3",
+    "incremental_files": "monday read 2 rows, tuesday 1; the job is SUSPENDED",
+    "own_source": "a further run reads 0 rows",
+    "windows_to_the_end": "with 1000 readings; 0 rows are left in the state",
+}
+
+
 @pytest.mark.parametrize("name", GALLERY)
 def test_each_program_of_the_gallery_runs(ran: Callable[[str], Ran], name: str) -> None:
-    assert ran(name).well().said
+    said = ran(name).well().said
+    assert said and SAID.get(name, "") in said
 
 
 def test_incremental_files_reads_what_is_new(ran: Callable[[str], Ran]) -> None:
-    found = ran("incremental_files").well()
-    assert "monday read 2 rows, tuesday 1; the job is SUSPENDED" in found.said
-    assert {row["id"] for row in rows(found, "incremental_files/orders")} == {1, 2, 3}
+    assert {row["id"] for row in rows(ran("incremental_files").well(), "incremental_files/orders")} == {1, 2, 3}
 
 
 def test_cdc_to_upsert_has_what_the_table_has(ran: Callable[[str], Ran]) -> None:
-    found = ran("cdc_to_upsert").well()
-    assert "the first run read 3 changes, the second 3" in found.said
-    assert {(row["item"], row["n"]) for row in rows(found, "cdc_to_upsert/copy")} == {("apple", 4), ("plum", 9)}
-
-
-def test_windows_to_the_end_has_all_rows_and_an_empty_state(ran: Callable[[str], Ran]) -> None:
-    assert "with 1000 readings; 0 rows are left in the state" in ran("windows_to_the_end").well().said
-
-
-def test_backfill_then_live_has_no_gap_and_no_overlap(ran: Callable[[str], Ran]) -> None:
-    assert "5000 rows, 5000 of them different" in ran("backfill_then_live").well().said
+    found = rows(ran("cdc_to_upsert").well(), "cdc_to_upsert/copy")
+    assert {(row["item"], row["n"]) for row in found} == {("apple", 4), ("plum", 9)}
 
 
 def test_several_outputs_agree(ran: Callable[[str], Ran]) -> None:
@@ -131,9 +130,8 @@ def test_several_outputs_agree(ran: Callable[[str], Ran]) -> None:
 
 
 def test_own_source_is_read_once(ran: Callable[[str], Ran]) -> None:
-    found = ran("own_source").well()
-    assert "a further run reads 0 rows" in found.said
-    assert {row["text"] for row in rows(found, "own_source/table")} == {"buy tea", "call the bank", "fix the bicycle"}
+    found = rows(ran("own_source").well(), "own_source/table")
+    assert {row["text"] for row in found} == {"buy tea", "call the bank", "fix the bicycle"}
 
 
 def test_write_a_source_runs_as_printed(runner: Runner, tmp_path: Path) -> None:

@@ -139,7 +139,6 @@ def test_kafka_to_postgres_keeps_the_newest(
         changes = [change.format(10 * partition + n, version, version) for version in (1, 3, 2) for n in range(5)]
         kafka.send("order-changes", changes, partition=partition)
     code = (pages.GALLERY / "kafka_to_postgres.py").read_text(encoding="utf-8")
-    said = ran("kafka_to_postgres", code, POSTGRES_DSN=database.dsn).well().said
-    assert "job 'orders' FINISHED: 30 rows" in said
+    assert "job 'orders' FINISHED: 30 rows" in ran("kafka_to_postgres", code, POSTGRES_DSN=database.dsn).well().said
     assert database.rows("SELECT count(*), min(price), max(version) FROM orders") == [(10, 3.5, 3)]
     postgres.drop(database)

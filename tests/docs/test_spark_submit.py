@@ -35,8 +35,7 @@ def command(first: str, place: Path, master: str) -> str:
 @pytest.mark.cluster
 @pytest.mark.slow(90, "starts a cluster, and two drivers one after the other")
 def test_the_commands_of_the_page(tmp_path: Path) -> None:
-    make_input = load_function(ROOT / "examples" / "orders_per_day.py", "make_input")
-    make_input(tmp_path / "orders", orders=100)
+    load_function(ROOT / "examples" / "orders_per_day.py", "make_input")(tmp_path / "orders", orders=100)
     (tmp_path / "cluster").mkdir()
     with Cluster(tmp_path / "cluster", workers=1) as cluster:
         env = {**os.environ, **cluster.environment}
@@ -56,8 +55,7 @@ def test_the_commands_of_the_page(tmp_path: Path) -> None:
         out, applications = run("spark-submit --master")
         assert "FINISHED: 600 rows" in out
         assert applications  # its executors ran on the cluster's worker
-        table = DeltaTable(str(tmp_path / "per_day")).to_pandas()
-        assert sorted(table["orders"]) == [100] * 6
+        assert sorted(DeltaTable(str(tmp_path / "per_day")).to_pandas()["orders"]) == [100] * 6
 
         out, _ = run("spark-ext run")
         assert "FINISHED" in out

@@ -45,19 +45,6 @@ def two_weeks(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(example, f"package_{name}", lambda part=part: part)
 
 
-def months(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir())
-
-
-@pytest.mark.slow(3, "prepares all flights of a year")
-def test_every_row_of_the_package_is_in_one_file_per_month(example: ModuleType, data: Path) -> None:
-    assert [file.name for file in months(data / "flights")] == [f"2013-{month:02d}.parquet" for month in range(1, 13)]
-    flights = pd.concat([pq.read_table(file).to_pandas() for file in months(data / "flights")])
-    assert example.same(flights, example.package_flights(), example.KEYS["with_weather"])
-    weather = pd.concat([pq.read_table(file).to_pandas() for file in months(data / "weather")])
-    assert example.same(weather, example.package_weather(), ["time_hour", "origin"])
-
-
 def test_time_hour_is_utc_and_each_flight_has_a_departure(example: ModuleType) -> None:
     flights = example.package_flights()
     assert len(flights) == FLIGHTS
@@ -71,7 +58,8 @@ def test_time_hour_is_utc_and_each_flight_has_a_departure(example: ModuleType) -
 def test_no_row_is_later_than_the_watermark_allows(example: ModuleType, data: Path) -> None:
     allowed = pd.Timedelta(example.DELAY)
     for folder, column in (("flights", "departure"), ("flights", "time_hour"), ("weather", "time_hour")):
-        times = pd.concat([pq.read_table(file, columns=[column]).to_pandas()[column] for file in months(data / folder)])
+        files = sorted((data / folder).iterdir())
+        times = pd.concat([pq.read_table(file, columns=[column]).to_pandas()[column] for file in files])
         assert (times.cummax() - times).max() < allowed, (folder, column)
 
 
@@ -159,7 +147,6 @@ def test_the_whole_year_and_then_nothing(
 
 
 def tables(out: Path) -> dict[str, int]:
-    """All files of the outputs, with their sizes."""
     return {
         str(file): file.stat().st_size
         for name in ("daily", "hourly", "with_weather")

@@ -85,8 +85,7 @@ def test_the_manifests_command_runs_with_its_state_in_a_store(
 
 
 def test_the_manifests_of_the_page_are_yaml() -> None:
-    blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    (found,) = map(yaml.safe_load, blocks)
+    (found,) = map(yaml.safe_load, re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
     assert found["kind"] == "SparkApplication"
     delta, *s3 = found["spec"]["deps"]["packages"]
     assert delta in (ROOT / "docs" / "spark-submit.md").read_text(encoding="utf-8")

@@ -73,7 +73,6 @@ def test_the_job_is_throttled_paused_reconfigured_and_drained(
 def test_the_job_and_another_one_from_its_savepoint_end_alike(
     load: Callable[..., ModuleType], main: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a further run reads nothing."""
     example = load("pipeline", weeks=True)
     monkeypatch.setattr(example, "HALF", 1)
     monkeypatch.setattr(example, "load_flights", partial(example.load_flights, rows_per_epoch=3500))

@@ -24,7 +24,6 @@ from tests.support.folders import folder_snapshot
 
 
 def visible(exchange: Parts) -> Iterator[pa.RecordBatch]:
-    """All rows that are not released or abandoned, by a log that is opened now."""
     about, log = exchange.master.describe(), exchange.master.log
     assert about is not None
     state, found = log.look(), 0

@@ -35,7 +35,6 @@ def release(below: int) -> Decide:
 
 
 def fold(folder: Path) -> LogState:
-    """What all entries say whose files are there, from the first one on."""
     state = LogState()
     for number, file in enumerate(sorted(folder.glob("[0-9]*.json"))):
         assert int(file.stem) == number
@@ -199,7 +198,6 @@ def test_an_entry_cut_by_a_power_failure_is_refused_by_name(exchange: Exchange, 
 
 
 def test_a_stored_state_is_needed_once_its_entries_are_gone(exchange: Exchange) -> None:
-    """Damaged or deleted."""
     exchange.write(12)
     max((exchange.folder / "log").glob("state-*")).write_text("")
     assert exchange.opened().look() == exchange.log.look()

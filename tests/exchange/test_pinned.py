@@ -225,8 +225,7 @@ def test_put_back_that_crashes_is_completed_later(place: Place, monkeypatch: pyt
 
 def test_on_an_object_store_an_earlier_attempt_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Place("delta", str(tmp_path / "flights"))
-    producer = Producer(made).claim()
-    producer.run(0, 0, 10)
+    Producer(made).claim().run(0, 0, 10)
     pin(made.parts().master, made.path, 1, 2, f"{made.path}-pinned")
     monkeypatch.setattr(Location, "of", staticmethod(lambda path, options: Location(path, options)))
     fresh = tmp_path / "fresh"

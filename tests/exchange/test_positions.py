@@ -12,9 +12,6 @@ from spark_ext.errors import OffsetError
 from spark_ext.exchange.entries import Entry, EntryKind, LogState, Run, Segment
 from spark_ext.exchange.positions import Front, advance, pieces, rows_before, shares
 
-Row = tuple[str, int]
-"""Segment and number of a row in it."""
-
 
 @dataclass
 class Log:
@@ -61,7 +58,6 @@ class Log:
         return self.add(Entry(EntryKind.SEAL, total=self.state.total))
 
     def rows(self, partition: int) -> list[tuple[int, int]]:
-        """The visible rows of a partition in order: entry, and row in it."""
         return [(number, row) for number in self.visible for row in range(self.entries[number].rows[partition])]
 
     def read(self, partition: int, start: Sequence[int], end: Sequence[int]) -> list[tuple[int, int]]:
@@ -195,16 +191,6 @@ def test_shares_add_up_exactly_and_nobody_gets_more_than_exists(left: list[int],
         assert 0 <= one <= there
         if sum(left) > room:
             assert abs(one - room * there / sum(left)) < 1, "in proportion"
-
-
-def test_a_single_row_above_the_limit_does_not_lose_its_barrier() -> None:
-    log = Log(2)
-    log.epoch([1, 1], barrier=7, weight=1000)
-    log.epoch([1, 0])
-    first = advance(log.state, log.at, Front(0, (0, 0)), None, 10)
-    assert (first.front, first.rows, first.barrier) == (Front(0, (1, 0)), 1, None)
-    second = advance(log.state, log.at, first.front, None, 10)
-    assert (second.front, second.rows, second.barrier) == (Front(1, (0, 0)), 1, 7)
 
 
 def test_too_large_an_entry_is_read_in_parts_and_the_next_waits() -> None:

@@ -15,7 +15,7 @@ from spark_ext.exchange.arrow.log import ArrowLog
 from spark_ext.exchange.consumers import CommittedFront, Consumer, Fill
 from spark_ext.exchange.positions import Front, rows_before
 from spark_ext.model.commits import FenceMark
-from spark_ext.model.offsets import Running, SourceOffset, ranges
+from spark_ext.model.offsets import Running, SourceOffset
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.exchange_2pc import ExchangeSink
 from spark_ext.sources import exchange
@@ -58,21 +58,6 @@ def release(producer: Producer, below: int, count: int) -> None:
     master, mark = producer.parts.master, FenceMark(producer.incarnation, producer.incarnation + 100)
     master.log.append(lambda state: decisions.release_entry(state, below, count, mark, "e", 0), "1")
     master.delete_released()
-
-
-def test_a_plan_that_did_not_become_an_epoch_is_made_again(producer: Producer) -> None:
-    """Of the first epoch, of one in between, and of the last one; also by another process."""
-    producer.write(rows(0, 10))
-    producer.seal()
-    log, running = Log(), planner(producer, max_rows_per_epoch=4)
-    while True:
-        plans = [running.next(log.offsets[-1]) for _ in range(2)]
-        plans.append(planner(producer, max_rows_per_epoch=4).next(log.offsets[-1]))
-        assert plans[0] == plans[1] == plans[2]
-        if log.plan(running) is None:
-            break
-    assert [sum(piece.end != piece.start for piece in epoch) for epoch in log.read()] == [3, 3, 3]
-    assert read(producer, log) == list(range(10))
 
 
 @pytest.mark.parametrize("count", [4, 0])
@@ -125,16 +110,6 @@ def test_restarts_between_epochs_of_a_growing_one_lose_no_row(producer: Producer
     assert trace.ended
 
 
-def test_entries_without_rows_make_no_epoch_and_a_barrier_does(producer: Producer) -> None:
-    log, running = Log(), planner(producer)
-    producer.write()
-    producer.start()
-    assert log.plan(running) is None
-    producer.write(barrier=5)
-    assert log.plan(running) == tuple(ranges(log.offsets[0], log.offsets[1]))
-    assert log.plan(running) is None
-
-
 def test_a_reader_that_begins_behind_deletions_reads_the_rest(producer: Producer) -> None:
     producer.write(rows(900, 910))
     release(producer, 2, 10)
@@ -148,7 +123,6 @@ def test_a_reader_that_begins_behind_deletions_reads_the_rest(producer: Producer
 
 
 def test_a_reader_of_rows_that_were_released_is_refused(producer: Producer) -> None:
-    """One that begins late, and one whose next rows are gone."""
     producer.write(rows(0, 3))
     log = Log()
     log.plan(planner(producer))

@@ -21,8 +21,6 @@ Cause: TypeAlias = "Callable[[SparkSession, Path], object]"
 
 @dataclass(frozen=True)
 class Case:
-    """A failure, and what a person says of it."""
-
     name: str  # `area.words`
     type: str  # the right one: `USER_CODE`, `NETWORK`, ...
     origin: str  # whose it is: see `Origin`
@@ -42,7 +40,6 @@ HELD_OUT: Final = "fifth."
 
 
 def case(name: str, type: str, origin: str, decision: str, **more: Any) -> Callable[[Cause], Cause]:
-    """Declare a case; see `Case`."""
 
     def declare(cause: Cause) -> Cause:
         assert name not in CASES, name
@@ -53,7 +50,6 @@ def case(name: str, type: str, origin: str, decision: str, **more: Any) -> Calla
 
 
 def all_cases() -> Iterator[Case]:
-    """All cases, by name."""
     from tests.failures import cases
 
     for module in pkgutil.iter_modules(cases.__path__):

@@ -54,7 +54,6 @@ def made(spark: SparkSession, case: Case) -> str:
 
 @contextmanager
 def cluster() -> Iterator[Cluster]:
-    """The cluster of cases that need one."""
     with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder), workers=2) as running:
         yield running
 
@@ -80,7 +79,6 @@ class Driver:
             self._process.kill()
 
     def made(self, case: Case) -> str:
-        """The record of a case."""
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "record.json"
             print(case.name, out, file=self._process.stdin, flush=True)
@@ -96,7 +94,6 @@ class Driver:
 
 
 def _drive() -> None:
-    """The process of a `Driver`."""
     with suppress(ChildProcessError):
         os.waitpid(-1, 0)  # the Java of before
     cases = {case.name: case for case in all_cases()}

@@ -26,8 +26,6 @@ ROOT: Final = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Result:
-    """A case, and what was made of it."""
-
     case: Case
     verdict: Verdict
     decision: Response
@@ -69,14 +67,12 @@ def lines_of(evidence: Evidence) -> dict[str, str]:
 
 
 def result_of(case: Case, record: Mapping[str, Any], classifier: Classifier) -> Result:
-    """The verdict on one failure, from its record."""
     verdict = classifier.judge(Evidence.from_json(record))
     return Result(case, verdict, classifier.decision(verdict.labels).do, record["lines"])
 
 
 @cache
 def recorded() -> Sequence[Result]:
-    """The verdict on each failure that was recorded."""
     classifier, cases = Classifier(), {case.name: case for case in all_cases()}
     found = []
     for path in sorted(RECORDED.glob("*.json")):
@@ -90,12 +86,10 @@ _SECTION = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.DO
 
 
 def _share(results: Sequence[Result], name: str) -> str:
-    right = sum(getattr(one, name) for one in results)
-    return f"{right} of {len(results)}"
+    return f"{sum(getattr(one, name) for one in results)} of {len(results)}"
 
 
 def section(results: Sequence[Result]) -> str:
-    """The text between the markers."""
     every = (
         ("rules were written on", [one for one in results if not one.case.held_out]),
         ("held out", [one for one in results if one.case.held_out]),
@@ -118,7 +112,6 @@ def section(results: Sequence[Result]) -> str:
 
 
 def written(page: str) -> str:
-    """A page with the section as it is now."""
     return _SECTION.sub(lambda match: f"{match[1]}{section(recorded())}{match[2]}", page)
 
 

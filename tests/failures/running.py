@@ -32,12 +32,10 @@ def into_noop(frame: DataFrame) -> None:
 
 
 def kept(folder: Path, writer: DataStreamWriter) -> DataStreamWriter:
-    """With a checkpoint in the folder."""
     return writer.option("checkpointLocation", f"{folder}/checkpoint")
 
 
 def kept_noop(folder: Path, frame: DataFrame) -> DataStreamWriter:
-    """Into the sink `noop`, with a checkpoint in the folder."""
     return kept(folder, frame.writeStream.format("noop").outputMode("append"))
 
 

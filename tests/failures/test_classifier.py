@@ -74,15 +74,13 @@ def test_l1_a_clash_is_refused_at_the_start(plugins: list[Plugin]) -> None:
 
 @failures.plugin("team")
 def team(failure: Failure) -> Mapping[str, str]:
-    """A plugin of this file."""
     return {"team": f"{failure.job}/{failure.query}/{failure.epoch}"}
 
 
 def test_a_file_of_rules_names_plugins(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(f"plugins: [{{use: '{__name__}:team', timeout: 5 s}}]")
-    found = load(str(file)).classify(FAILED, job="j", query="q", epoch=7)
-    assert found.labels["team"] == "j/q/7"
+    assert load(str(file)).classify(FAILED, job="j", query="q", epoch=7).labels["team"] == "j/q/7"
 
 
 @pytest.mark.parametrize(

@@ -48,14 +48,12 @@ class Condition:
 
     @property
     def executed(self) -> Evidence:
-        """Raised in a task."""
         outer = Raised("org.apache.spark.SparkException", "Job aborted due to stage failure")
         kind = "org.apache.spark.SparkRuntimeException"
         return Evidence((outer, Raised(kind, self.message, Link.CAUSE, TASK, (), self.name, self.state)))
 
     @property
     def types(self) -> tuple[str, str]:
-        """What is right of the one and of the other."""
         named = NAMES.get(self.name) or NAMES.get(self.name.partition(".")[0])
         both = named or STATES.get(self.state) or STATES[self.state[:2]]
         one, _, other = both.partition("/")
@@ -110,5 +108,4 @@ def test_what_is_common_is_known_without_its_state(pattern: str) -> None:
     judge = Classifier().judge
     found = [one for one in ALL if fnmatch.fnmatchcase(one.name, pattern)]
     for one in found:
-        bare = Condition(one.name, "", one.message)
-        assert (judge(bare.executed).type.value,) * 2 == one.types, one.name
+        assert (judge(Condition(one.name, "", one.message).executed).type.value,) * 2 == one.types, one.name

@@ -61,7 +61,6 @@ NOTEBOOK = (
 
 
 def behind(prefix: str, text: str = WHOLE) -> str:
-    """The text with something before each of its lines."""
     return "".join(f"{prefix}{line}\n" for line in text.splitlines())
 
 
@@ -74,25 +73,18 @@ def read(text: str) -> Evidence:
 @pytest.mark.parametrize(
     "log",
     [
-        WARNING + TASK,
-        WARNING + QUERY,
-        QUERY + WARNING,
-        WHOLE,
-        WHOLE.replace("24/05/01 12", "2024-05-01 12"),
-        WHOLE.replace("24/05/01 12", "2024-05-01T12"),
-        behind("2024-05-01T12:00:00.123456789Z stderr F "),
-        behind("2024-05-01T12:00:00.123456789Z "),
-        behind("driver-1  | "),
+        WARNING + TASK, WARNING + QUERY, QUERY + WARNING, WHOLE, WHOLE.replace("24/05/01 12", "2024-05-01 12"),
+        WHOLE.replace("24/05/01 12", "2024-05-01T12"), behind("2024-05-01T12:00:00.123456789Z stderr F "),
+        behind("2024-05-01T12:00:00.123456789Z "), behind("driver-1  | "),
         behind("[2024-05-01, 12:00:00 UTC] {spark_submit.py:641} INFO - "),
         f"2024-05-01 12:00:00.123 [stream thread for q] ERROR o.a.s.MicroBatchExecution - Query failed\n{TRACE}",
         f"2024-05-01 12:00:00,123 INFO root: start\n2024-05-01 12:00:01,123 ERROR shop.jobs: it failed\n{PYTHON}",
         f"2024-05-01 12:00:00,123 - shop.jobs - ERROR - it failed\n{PYTHON}",
         f"[2024-05-01 12:00:00] [ERROR] [shop] failed - x\n{PYTHON}",
-        f"INFO:root:start\nERROR:shop:it failed\n{PYTHON}",
-        f"{WARNING}{NOTEBOOK}",
+        f"INFO:root:start\nERROR:shop:it failed\n{PYTHON}", f"{WARNING}{NOTEBOOK}",
         f"java.net.ConnectException: refused\n\tat java.net.Socket.connect(Socket.java:1)\n\n{TRACE}",
     ],
-)
+)  # fmt: skip
 def test_the_trace_of_what_ended_the_query_is_judged(log: str) -> None:
     found = CLASSIFIER.judge(read(log))
     assert (found.type.value, found.place) == ("USER_CODE", "/opt/app/flights.py, line 12, in half")

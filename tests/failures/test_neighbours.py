@@ -220,8 +220,7 @@ def test_a_group_of_what_was_never_raised_or_with_a_cause() -> None:
         except KeyError as error:
             raise GROUP("all", [ConnectionResetError(104, "reset")]) from error
 
-    failure = raised_by(fails)
-    assert seen(failure) == ("NETWORK", "NETWORK")
+    assert seen(raised_by(fails)) == ("NETWORK", "NETWORK")
 
 
 def test_an_exception_without_a_message_is_read_all_the_same() -> None:
@@ -347,13 +346,11 @@ def test_words_in_a_statement_or_a_row_decide_nothing() -> None:
 @pytest.mark.parametrize(
     ("kind", "by", "origin"),
     [
-        ("cimpl.KafkaException", "", "dependency"),
-        ("pyodbc.Error", "call", "dependency"),
-        ("cimpl.KafkaException", "raise", "user"),
-        ("sqlite3.OperationalError", "call", "user"),
+        ("cimpl.KafkaException", "", "dependency"), ("pyodbc.Error", "call", "dependency"),
+        ("cimpl.KafkaException", "raise", "user"), ("sqlite3.OperationalError", "call", "user"),
         ("builtins.ValueError", "call", "user"),
     ],
-)
+)  # fmt: skip
 def test_whose_an_exception_without_frames_of_its_own_is(kind: str, by: str, origin: str) -> None:
     assert judged(kind, "", USER, by=by).origin.value == origin
 

@@ -52,13 +52,11 @@ PLAIN = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueE
     [
         (JUPYTER, "NETWORK", ["ConnectionRefusedError"], ["<cell 3>, line 5, in look_up"]),
         (
-            DATABRICKS,
-            "USER_CODE",
-            ["RateError", "KeyError"],
+            DATABRICKS, "USER_CODE", ["RateError", "KeyError"],
             ["<command-4711>, line 4, in price", "<command-4711>, line 12, in <module>"],
         ),
     ],
-)
+)  # fmt: skip
 def test_the_cell_and_its_line_are_named(text: str, type: str, kinds: list[str], places: list[str]) -> None:
     evidence = evidence_of_text(f"cell output\n{text}")
     assert evidence is not None

@@ -24,7 +24,6 @@ def result(case: Case, text: str) -> Result:
 
 
 def check(case: Case, text: str) -> None:
-    """The failure gets the verdict that its record has."""
     now, then = (
         (one.verdict.type, one.verdict.origin, one.decision, one.verdict.subject, one.line_is_right)
         for one in (result(case, text), result(case, (RECORDED / f"{case.name}.json").read_text()))

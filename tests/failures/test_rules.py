@@ -108,11 +108,9 @@ SPARK = "org.apache.spark."
 LOST = "Job aborted: Task 0 failed 4 times, most recent failure: Lost task 0.3 in stage 0.0 (TID 3) (h executor 3): "
 LIES = (
     "ExecutorLostFailure (executor 3 exited) Reason: Command exited with code 137",
-    "Python worker exited unexpectedly (crashed)",
-    "TaskKilled (another attempt succeeded)",
-    "Total size of serialized results is bigger than spark.driver.maxResultSize",
-    "SparkContext was shut down",
-)
+    "Python worker exited unexpectedly (crashed)", "TaskKilled (another attempt succeeded)",
+    "Total size of serialized results is bigger than spark.driver.maxResultSize", "SparkContext was shut down",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("lie", LIES)

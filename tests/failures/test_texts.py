@@ -93,13 +93,11 @@ def test_an_executors_exception_that_only_the_message_has() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", []),
-        ("nothing has happened", []),
-        ("ValueError: no such city", ["builtins.ValueError"]),
+        ("", []), ("nothing has happened", []), ("ValueError: no such city", ["builtins.ValueError"]),
         ("2026-11-25 INFO\nshop.LostError: it is lost\n", ["shop.LostError"]),
         (": java.net.ConnectException: no\n\tat java.base/sun.nio.ch.Net.a(N.java:1)", ["java.net.ConnectException"]),
     ],
-)
+)  # fmt: skip
 def test_other_texts(text: str, expected: list[str]) -> None:
     assert kinds(text) == expected
 
@@ -119,21 +117,17 @@ def test_a_crash_in_native_code_names_the_line() -> None:
 @pytest.mark.parametrize(
     ("path", "owner"),
     [
-        ("/home/me/flights.py", Owner.USER),
-        ("flights.py", Owner.USER),
-        ("/tmp/ipykernel_12/34.py", Owner.USER),
-        ("<ipython-input-1-2>", Owner.USER),
-        ("/tmp/spark-1/userFiles-2/site-packages/rates.py", Owner.USER),
+        ("/home/me/flights.py", Owner.USER), ("flights.py", Owner.USER), ("/tmp/ipykernel_12/34.py", Owner.USER),
+        ("<ipython-input-1-2>", Owner.USER), ("/tmp/spark-1/userFiles-2/site-packages/rates.py", Owner.USER),
         ("/opt/lib/python3.11/site-packages/shop/pay.py", Owner.USER),
         ("/opt/lib/python3.11/site-packages/pandas/core/frame.py", Owner.LIBRARY),
         ("pandas/_libs/hashtable.pyx", Owner.LIBRARY),
         ("/opt/spark/python/lib/pyspark.zip/pyspark/worker.py", Owner.SPARK),
         ("/opt/lib/python3.11/site-packages/py4j/protocol.py", Owner.SPARK),
         ("/opt/lib/python3.11/site-packages/spark_ext/asynchronous.py", Owner.SPARK_EXT),
-        ("/usr/lib/python3.11/socket.py", Owner.STANDARD),
-        ("<frozen importlib._bootstrap>", Owner.STANDARD),
+        ("/usr/lib/python3.11/socket.py", Owner.STANDARD), ("<frozen importlib._bootstrap>", Owner.STANDARD),
     ],
-)
+)  # fmt: skip
 def test_the_owner_of_a_file(path: str, owner: Owner) -> None:
     assert owner_of_file(path, user_packages=("shop",)) is owner
 
@@ -174,14 +168,12 @@ SPARK = "org.apache.spark.rdd."
         ("java.net.Socket.connect(Socket.java:12)", "java.net.Socket.connect", 12, Owner.STANDARD),
         ("\tat java.base/java.lang.Thread.run(Thread.java:840)", "java.lang.Thread.run", 840, Owner.STANDARD),
         (
-            f"{SPARK}RDD$$Lambda$3044/0x00007f40ccf3d2e8.apply(Unknown)",
-            f"{SPARK}RDD$$Lambda$3044.apply",
-            0,
+            f"{SPARK}RDD$$Lambda$3044/0x00007f40ccf3d2e8.apply(Unknown)", f"{SPARK}RDD$$Lambda$3044.apply", 0,
             Owner.SPARK,
         ),
         ("app//shop.pay.Card.<init>(Card.java)", "shop.pay.Card.<init>", 0, Owner.USER),
     ],
-)
+)  # fmt: skip
 def test_a_frame_of_java(text: str, function: str, line: int, owner: Owner) -> None:
     found = java_text.frame(text)
     assert found is not None and (found.function, found.line, found.owner) == (function, line, owner)
@@ -190,13 +182,11 @@ def test_a_frame_of_java(text: str, function: str, line: int, owner: Owner) -> N
 @pytest.mark.parametrize(
     ("reason", "type"),
     [
-        ("Command exited with code 137", "RESOURCE"),
-        ("Command exited with code 52", "RESOURCE"),
-        ("Command exited with code 1370", "SYSTEM"),
-        ("Command exited with code 134", "SYSTEM"),
+        ("Command exited with code 137", "RESOURCE"), ("Command exited with code 52", "RESOURCE"),
+        ("Command exited with code 1370", "SYSTEM"), ("Command exited with code 134", "SYSTEM"),
         ("Remote RPC client disassociated. Likely due to containers exceeding thresholds", "SYSTEM"),
     ],
-)
+)  # fmt: skip
 def test_an_executor_that_has_ended(reason: str, type: str) -> None:
     said = (
         "Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: Lost task 0.3 in "
@@ -256,12 +246,10 @@ SAID = "spark_ext.errors.StorageError: [STORAGE] the server cannot be reached"
 @pytest.mark.parametrize(
     ("frames", "said", "code"),
     [
-        (OURS, SAID, "STORAGE"),
-        ("", SAID, ""),
-        (OURS, f"ValueError: {SAID}", ""),
+        (OURS, SAID, "STORAGE"), ("", SAID, ""), (OURS, f"ValueError: {SAID}", ""),
         ("", f"ValueError: x\n\n{OURS}{SAID}", ""),
     ],
-)
+)  # fmt: skip
 def test_an_error_of_this_package_in_the_drivers_own_python(frames: str, said: str, code: str) -> None:
     """It has no mark: whose frames it comes from tells."""
     (found,) = java_text.reported(Raised("py4j.Py4JException", f"{CALLBACK}{frames}{said}"))
@@ -299,8 +287,7 @@ def test_no_message_becomes_an_exception(message: str) -> None:
     def fails() -> None:
         raise LookupError(message)
 
-    failure = raised_by(fails)
-    lines = traceback.format_exception(failure)
+    lines = traceback.format_exception(raised_by(fails))
     found = python_text.exceptions("".join([lines[0], WORKER, *lines[1:]]))
     assert [raised.kind for raised in found] == ["builtins.LookupError"]
 

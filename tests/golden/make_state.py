@@ -54,13 +54,8 @@ KILLED_IN_COMMIT: Final = 3  # the commit of the sink at which it stops there, f
 
 def job(spark: SparkSession, folder: str | Path, queries: tuple[str, ...] = QUERIES) -> sx.Job:
     """The job over a folder with `data`; `state` and `out` are beside it."""
-    made = sx.Job(
-        spark,
-        "golden",
-        state=f"{folder}/state",
-        checkpoint_interval="200 ms",
-        maintenance_interval="1 h",  # it would delete old history, and an archive's history is old
-    )
+    # Maintenance would delete old history, and an archive's history is old.
+    made = sx.Job(spark, "golden", state=f"{folder}/state", checkpoint_interval="200 ms", maintenance_interval="1 h")
     if "generated" in queries:
         rows = spark.readStream.format("datagen").option("uid", "numbers").option("rows", GENERATED_ROWS)
         frame = rows.option("channels", 3).option("max_rows_per_epoch", 25).load()
@@ -122,7 +117,6 @@ def write_input(folder: Path) -> None:
 
 
 def run_here(folder: Path, queries: tuple[str, ...]) -> None:
-    """One run of the job, in this process."""
     # The ledger records the host: on a machine of the same name a start would look for the dead driver's process.
     socket.gethostname = lambda: "golden"
     spark = sx.session("golden", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"})
@@ -152,7 +146,6 @@ def _is_written_down(folder: Path) -> bool:
 
 
 def make(archive: Path) -> None:
-    """Make the folder, with two runs, and pack it."""
     with alone() as folder, tempfile.TemporaryDirectory() as place:
         gates = Path(place, "gates")
         gates.mkdir()

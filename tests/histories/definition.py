@@ -76,12 +76,10 @@ STATEFUL = ("another aggregate", "another key", "another window")
 READS = ("read the checkpoint", "read it from another table")
 
 PLOTS: tuple[tuple[str, ...], ...] = (
-    *((what,) for what in STATEFUL),
-    ("rename and say so", "move the state"),
+    *((what,) for what in STATEFUL), ("rename and say so", "move the state"),
     ("remove a query and say so", "take a savepoint", "add a query", "restore the savepoint"),
-    ("take a savepoint", "follow the target", "restore the savepoint", "follow the target"),
-    READS,
-)
+    ("take a savepoint", "follow the target", "restore the savepoint", "follow the target"), READS,
+)  # fmt: skip
 """Changes that matter one after the other, with runs between them."""
 
 ARRIVALS = {"a left file": "a", "a right file": "b"}
@@ -120,16 +118,12 @@ def changed(now: Definition, what: str, number: int) -> Definition:
         "rename": {"query": f"copy-{number}", "renamed_from": None},
         "rename and say so": {"query": f"copy-{number}", "renamed_from": now.query},
         "another folder": {"folder": "b" if now.folder == "a" else "a"},
-        "another source uid": {"source": f"in-{number}"},
-        "another sink uid": {"sink": f"out-{number}"},
-        "another target": {"target": f"out-{number}"},
-        "another limit": {"rows": 10 if now.rows == 20 else 20},
+        "another source uid": {"source": f"in-{number}"}, "another sink uid": {"sink": f"out-{number}"},
+        "another target": {"target": f"out-{number}"}, "another limit": {"rows": 10 if now.rows == 20 else 20},
         "another aggregate": {"aggregate": "min" if now.aggregate == "max" else "max"},
-        "another key": {"keys": 5 - now.keys},
-        "another window": {"window": 24 - now.window},
-        "add a query": {"more": True, "removed": False},
-        "remove a query": {"more": False, "removed": False},
+        "another key": {"keys": 5 - now.keys}, "another window": {"window": 24 - now.window},
+        "add a query": {"more": True, "removed": False}, "remove a query": {"more": False, "removed": False},
         "remove a query and say so": {"more": False, "removed": True},
         "another order": {"more_first": not now.more_first},
-    }
+    }  # fmt: skip
     return replace(now, **changes.get(what, {}))

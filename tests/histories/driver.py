@@ -61,9 +61,8 @@ def computed(rows: DataFrame, now: Definition) -> DataFrame:
 
 
 def follower(spark: Any, now: Definition, root: Path) -> sx.Job:
-    rows = spark.readStream.format("delta_snapshot").options(
-        uid="in", path=str(root / "output" / now.target), follow="true"
-    )
+    given = {"uid": "in", "path": str(root / "output" / now.target), "follow": "true"}
+    rows = spark.readStream.format("delta_snapshot").options(**given)
     job = sx.Job(spark, "follower", state=root / "follower", restart_attempts=0)
     return job.add("follow", rows.load().writeStream.format("delta_2pc").options(uid="to", path=str(root / "followed")))
 
@@ -93,22 +92,12 @@ def built(spark: Any, now: Definition, root: Path, state: Path, takeover: bool) 
     job = sx.Job(spark, "history", state=state, takeover=takeover, restart_backoff=20, restart_attempts=5)
 
     def add(
-        query: str,
-        source: str,
-        sink: str,
-        folder: str,
-        target: str,
-        renamed_from: str | None = None,
+        query: str, source: str, sink: str, folder: str, target: str, renamed_from: str | None = None,
         kind: Definition | None = None,
-    ) -> None:
-        rows = (
-            spark.readStream.format("files")
-            .schema("id bigint, word string")
-            .options(
-                uid=source, path=str(root / "input" / folder), format="csv", max_rows_per_epoch=now.rows, readers=1
-            )
-        )
-        frame = rows.load() if kind is None else computed(rows.load(), kind)
+    ) -> None:  # fmt: skip
+        reader = spark.readStream.format("files").schema("id bigint, word string").options(format="csv", readers=1)
+        reader = reader.options(uid=source, path=str(root / "input" / folder), max_rows_per_epoch=now.rows)
+        frame = reader.load() if kind is None else computed(reader.load(), kind)
         given = {"uid": sink, "path": str(root / "output" / target)}
         if now.format == "files_2pc":
             given["format"] = "parquet"

@@ -153,8 +153,6 @@ class World:
     def state(self) -> Path:
         return self.root / f"state-{self.moves}"
 
-    # -- looking ------------------------------------------------------------------------------------------------------
-
     def content(self, target: str) -> Counter[int]:
         path = self.root / "output" / target
         if not path.exists():
@@ -217,8 +215,6 @@ class World:
         if not uids & self.names:
             self.writers[now.target] = self.writers.get(now.target, 0) + 1
         self.names |= uids
-
-    # -- what happens -------------------------------------------------------------------------------------------------
 
     def play(self, step: Step) -> None:
         self.number += 1

@@ -17,12 +17,9 @@ def test_histories_are_as_random_as_their_seed() -> None:
     assert history(3) == history(3)
     steps = [step for seed in range(200) for step in history(seed)[1]]
     moves = {
-        *definition.CHANGES,
-        *definition.STATEFUL,
-        *definition.ARRIVALS,
-        *definition.HOURLY,
+        *definition.CHANGES, *definition.STATEFUL, *definition.ARRIVALS, *definition.HOURLY,
         *(what for plot in definition.PLOTS for what in plot),
-    }
+    }  # fmt: skip
     assert {step.what for step in steps if isinstance(step, Change)} == moves
     assert {step.how for step in steps if isinstance(step, Run)} == set(definition.RUNS)
     assert all(history(seed)[1][-1] == Run("end") for seed in range(200))
@@ -43,12 +40,10 @@ def test_each_change_of_the_definition_is_one() -> None:
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [
-        (list(range(200)), None),
-        ([*range(200), 7], "1 rows twice"),
-        (list(range(199)), "1 rows missing, 0 others"),
+        (list(range(200)), None), ([*range(200), 7], "1 rows twice"), (list(range(199)), "1 rows missing, 0 others"),
         ([*range(200), 10_000], "0 rows missing, 1 others"),
     ],
-)
+)  # fmt: skip
 def test_the_judge_counts_rows_by_content(tmp_path: Path, rows: list[int], problem: str | None) -> None:
     world = World(tmp_path, Definition(), Garage(tmp_path))
     write_deltalake(str(tmp_path / "output" / "out"), pa.table({"id": rows}))

@@ -36,13 +36,8 @@ def incident(id_: str, seconds: float = 0, type_: str = "late", query: str = "q"
 
 
 def change(
-    id_: str = "a",
-    new: IncidentState = OPEN,
-    old: IncidentState | None = None,
-    seconds: float = 0,
-    count: int = 1,
-    severity: Severity = Severity.WARNING,
-    **fields: Any,
-) -> IncidentChange:
+    id_: str = "a", new: IncidentState = OPEN, old: IncidentState | None = None, seconds: float = 0, count: int = 1,
+    severity: Severity = Severity.WARNING, **fields: Any,
+) -> IncidentChange:  # fmt: skip
     one = incident(id_, seconds, severity=severity, **fields)
     return IncidentChange(incident=one, old=old, new=new, cause="because", at=at(seconds), count=count)

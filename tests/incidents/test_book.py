@@ -3,6 +3,7 @@
 from collections import Counter
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
 from spark_ext.incidents.book import COUNT_EVERY, EACH_UPTO, MOST_ALIKE, MOST_RESOLVED, OTHER, Book, IncidentEntry
@@ -12,14 +13,11 @@ from tests.incidents.made import OPEN, RESOLVED, at, incident, registry
 TYPES = ("late", "lone", "noted", "told", "broken")
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["occurred", "committed", "finished", "all", "counts", "resolve"]),
-        st.sampled_from(TYPES),
-        st.sampled_from(["", "a", "b"]),
-        st.sampled_from(["f", "g"]),
-        st.integers(0, 90),
+        st.sampled_from(["occurred", "committed", "finished", "all", "counts", "resolve"]), st.sampled_from(TYPES),
+        st.sampled_from(["", "a", "b"]), st.sampled_from(["f", "g"]), st.integers(0, 90),
     ),
     max_size=60,
-)
+)  # fmt: skip
 
 
 def played(steps: list[tuple[str, str, str, str, int]]) -> tuple[Book, list[IncidentChange], int]:
@@ -68,15 +66,18 @@ def test_gaps_above_the_window_divide_equal_ones(waits: list[int]) -> None:
     assert len(ids) == 1 + sum(wait > 60 for wait in waits[1:])
 
 
-def test_what_differs_is_another_incident() -> None:
-    book = Book(registry())
+@pytest.fixture
+def book() -> Book:
+    return Book(registry())
+
+
+def test_what_differs_is_another_incident(book: Book) -> None:
     ones = [incident("a"), incident("b", fingerprint="g"), incident("c", query="r"), incident("d", type_="broken")]
     assert [book.occurred(one).incident.incident_id for one in ones] == ["a", "b", "c", "d"]
     assert [book.occurred(incident(f"l{n}", type_="lone")).incident.incident_id for n in range(3)] == ["l0", "l1", "l2"]
 
 
-def test_an_epoch_resolves_what_its_query_and_job_have_open() -> None:
-    book = Book(registry())
+def test_an_epoch_resolves_what_its_query_and_job_have_open(book: Book) -> None:
     for one in (incident("a"), incident("b", query="other"), incident("c", query=""), incident("d", type_="told")):
         book.occurred(one)
     changes = book.committed("q", "query 'q' has committed epoch 7", at(5))
@@ -87,8 +88,7 @@ def test_an_epoch_resolves_what_its_query_and_job_have_open() -> None:
     assert book.committed("q", "again", at(6)) == ()
 
 
-def test_it_reopens_if_it_happens_again_within_the_window() -> None:
-    book = Book(registry())
+def test_it_reopens_if_it_happens_again_within_the_window(book: Book) -> None:
     book.occurred(incident("a", 0))
     book.committed("q", "epoch 1", at(1))
     again = book.occurred(incident("b", 2))
@@ -99,13 +99,10 @@ def test_it_reopens_if_it_happens_again_within_the_window() -> None:
     assert book.occurred(incident("c", 200)).incident.incident_id == "c"
 
 
-def test_information_is_resolved_at_once_and_never_open() -> None:
-    book = Book(registry())
+def test_information_is_resolved_at_once_and_never_open(book: Book) -> None:
     first, second = book.occurred(incident("a", 0, "noted")), book.occurred(incident("b", 1, "noted"))
-    assert [(one.old, one.new, one.count) for one in (*first.changes, *second.changes)] == [
-        (None, RESOLVED, 1),
-        (RESOLVED, RESOLVED, 2),
-    ]
+    changes = [(one.old, one.new, one.count) for one in (*first.changes, *second.changes)]
+    assert changes == [(None, RESOLVED, 1), (RESOLVED, RESOLVED, 2)]
     assert not book.open() and not second.notable
 
 
@@ -120,8 +117,7 @@ def test_another_action_is_told_and_a_repetition_is_only_counted() -> None:
     ]  # fmt: skip
 
 
-def test_great_counts_are_recorded_from_time_to_time() -> None:
-    book = Book(registry())
+def test_great_counts_are_recorded_from_time_to_time(book: Book) -> None:
     changes = [one for n in range(1000) for one in book.occurred(incident(str(n), n / 1000)).changes]
     assert [one.count for one in changes] == list(range(1, EACH_UPTO + 1))
     assert book.uncounted and book.counts(at(2)) == ()
@@ -132,8 +128,7 @@ def test_great_counts_are_recorded_from_time_to_time() -> None:
     assert (end.count, end.new) == (1001, RESOLVED) and not book.counts(at(1000), everything=True)
 
 
-def test_what_happens_in_a_recovery_has_its_cause_as_parent() -> None:
-    book = Book(registry())
+def test_what_happens_in_a_recovery_has_its_cause_as_parent(book: Book) -> None:
     book.occurred(incident("cause", 0, "broken"))
     assert book.occurred(incident("first", 1)).incident.parent == "cause"
     assert book.occurred(incident("second", 2, "broken", fingerprint="g")).incident.parent == "cause"
@@ -146,8 +141,7 @@ def test_what_happens_in_a_recovery_has_its_cause_as_parent() -> None:
     assert book.occurred(incident("again", 6)).incident.parent == "cause"
 
 
-def test_a_storm_of_different_ones_is_one_beyond_a_limit() -> None:
-    book = Book(registry())
+def test_a_storm_of_different_ones_is_one_beyond_a_limit(book: Book) -> None:
     found = Counter(
         book.occurred(incident(str(n), n / 1000, fingerprint=str(n))).incident.incident_id
         for n in range(MOST_ALIKE + 500)
@@ -158,8 +152,7 @@ def test_a_storm_of_different_ones_is_one_beyond_a_limit() -> None:
     assert book.occurred(incident("later", 500, fingerprint="new")).incident.fingerprint == "new"
 
 
-def test_old_ones_that_are_resolved_are_forgotten() -> None:
-    book = Book(registry())
+def test_old_ones_that_are_resolved_are_forgotten(book: Book) -> None:
     for n in range(MOST_RESOLVED * 3):
         book.occurred(incident(str(n), n, "lone", query=f"q{n}"))
         book.committed(f"q{n}", "epoch", at(n))

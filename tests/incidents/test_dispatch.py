@@ -20,8 +20,6 @@ CONTEXT = MetricsContext(job="shop", incarnation=3, query="q", epoch=7)
 
 
 class Recorder(IncidentListener):
-    """Keeps what it gets; may do something first."""
-
     def __init__(self, first: Callable[[IncidentChange], object] = lambda _: None) -> None:
         self.first = first
         self.got: list[tuple[IncidentChange, MetricsContext]] = []
@@ -51,7 +49,6 @@ def outlet(listener: IncidentListener, name: str = "pager", **fields: Any) -> Ou
 
 @contextmanager
 def dispatching(listener: IncidentListener, **fields: Any) -> Iterator[Dispatcher]:
-    """Closed at the end, when all is delivered."""
     dispatcher = Dispatcher([outlet(listener, **fields)])
     yield dispatcher
     dispatcher.close(10)
@@ -100,13 +97,11 @@ def test_without_a_change_there_is_no_thread() -> None:
 @pytest.mark.parametrize(
     ("fields", "ids"),
     [
-        ({}, ["info", "late", "crit"]),
-        ({"severity": "WARNING"}, ["late", "crit"]),
+        ({}, ["info", "late", "crit"]), ({"severity": "WARNING"}, ["late", "crit"]),
         ({"types": ["noted", "told"]}, ["info", "crit"]),
-        ({"types": ["noted", "told"], "severity": "ERROR"}, ["crit"]),
-        ({"types": "broken"}, []),
+        ({"types": ["noted", "told"], "severity": "ERROR"}, ["crit"]), ({"types": "broken"}, []),
     ],
-)
+)  # fmt: skip
 def test_types_and_severity(fields: dict[str, Any], ids: list[str]) -> None:
     listener = Recorder()
     with dispatching(listener, **fields) as dispatcher:

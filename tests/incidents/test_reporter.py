@@ -28,12 +28,9 @@ def test_it_works_without_a_job_and_without_a_ledger() -> None:
     assert noted[0][0].incident.query == "plain"
     incidents.committed("plain", 4)
     assert [(one.incident.incident_id, one.old, one.new, one.count) for one in changes] == [
-        ("a", None, OPEN, 1),
-        ("a", OPEN, OPEN, 2),
-        ("c", None, OPEN, 1),
-        ("a", OPEN, RESOLVED, 2),
+        ("a", None, OPEN, 1), ("a", OPEN, OPEN, 2), ("c", None, OPEN, 1), ("a", OPEN, RESOLVED, 2),
         ("c", OPEN, RESOLVED, 1),
-    ]
+    ]  # fmt: skip
     assert changes[-1].cause == "query 'plain' has committed epoch 4"
     incidents.close(0)
 

@@ -47,25 +47,13 @@ class Lab:
         return reader.load().selectExpr("id + 100 AS n")
 
     def both(self) -> DataFrame:
-        """What `copy` reads."""
         return self.files().union(self.generated())
 
     def job(
-        self,
-        frame: DataFrame | None = None,
-        *,
-        query: str = "copy",
-        sink: str = "out",
-        path: str = "out",
-        format: str = "delta_2pc",
-        name: str = "j",
-        state: str = "state",
-        others: Sequence[str] = ("side",),
-        options: dict[str, str] | None = None,
-        words: dict[str, Any] | None = None,
-        **settings: Any,
-    ) -> Job:
-        """The job, with what has changed."""
+        self, frame: DataFrame | None = None, *, query: str = "copy", sink: str = "out", path: str = "out",
+        format: str = "delta_2pc", name: str = "j", state: str = "state", others: Sequence[str] = ("side",),
+        options: dict[str, str] | None = None, words: dict[str, Any] | None = None, **settings: Any,
+    ) -> Job:  # fmt: skip
         last_first = settings.pop("last_first", False)
         made = sx.Job(self.spark, name, state=self.folder / state, **settings)
         frame = self.both() if frame is None else frame
@@ -82,7 +70,6 @@ class Lab:
         return made
 
     def rows(self, path: str = "out") -> list[int]:
-        """The rows of a table."""
         there = self.folder / path
         return sorted(DeltaTable(there).to_pandas()["n"].tolist()) if there.exists() else []
 
@@ -93,8 +80,6 @@ class Lab:
 
 @dataclass(frozen=True)
 class Change:
-    """A row of the page."""
-
     id: str
     job: Callable[[Lab], Job]  # makes the change, and the job that is started
     stopped: str  # what comes of it when the job was stopped or killed: `continues`, `refused`, `anew` or `left out`
@@ -108,8 +93,7 @@ class Change:
 def kept_elsewhere(lab: Lab) -> Job:
     """The input was moved to another folder, and is the same."""
     shutil.move(lab.folder / "in", lab.folder / "moved")
-    frame = lab.files(path="moved").union(lab.generated())
-    return lab.job(frame, words={"accept": ("files.path",)})
+    return lab.job(lab.files(path="moved").union(lab.generated()), words={"accept": ("files.path",)})
 
 
 def other_files(lab: Lab) -> Job:
@@ -151,8 +135,6 @@ def older_state(lab: Lab) -> Job:
 
 
 def without(*parts: str) -> Callable[[Lab], Job]:
-    """Something was deleted."""
-
     def job(lab: Lab) -> Job:
         for part in parts:
             shutil.rmtree(lab.folder / part)
@@ -194,14 +176,10 @@ def tuned_renamed_and_moved(lab: Lab) -> Job:
     without_registry(lab)
     shutil.move(lab.folder / "state", lab.folder / "elsewhere")
     return lab.job(
-        lab.files(max_rows_per_epoch=100, readers=3).union(lab.generated()),
-        query="renamed",
-        state="elsewhere",
-        options={"compression": "zstd", "commit_attempts": "3"},
-        words={"renamed_from": "copy"},
-        last_first=True,
+        lab.files(max_rows_per_epoch=100, readers=3).union(lab.generated()), query="renamed", state="elsewhere",
+        options={"compression": "zstd", "commit_attempts": "3"}, words={"renamed_from": "copy"}, last_first=True,
         checkpoint_interval="1 s",
-    )
+    )  # fmt: skip
 
 
 def twice(lab: Lab) -> list[int]:
@@ -217,31 +195,19 @@ CHANGES: Final = (
     Change("nothing", lambda lab: lab.job(), "continues", "stays"),
     Change("query-renamed", lambda lab: lab.job(query="renamed"), "refused", "refused", "renamed_from='copy'"),
     Change(
-        "query-renamed-declared",
-        lambda lab: lab.job(query="renamed", words={"renamed_from": "copy"}),
-        "continues",
+        "query-renamed-declared", lambda lab: lab.job(query="renamed", words={"renamed_from": "copy"}), "continues",
         "stays",
     ),
     Change(
-        "query-renamed-from-nothing",
-        lambda lab: lab.job(query="renamed", words={"renamed_from": "cpoy"}),
-        "refused",
-        "refused",
-        "'cpoy', which this job never had; its queries so far: 'copy', 'side'",
+        "query-renamed-from-nothing", lambda lab: lab.job(query="renamed", words={"renamed_from": "cpoy"}), "refused",
+        "refused", "'cpoy', which this job never had; its queries so far: 'copy', 'side'",
     ),
     Change(
-        "query-added",
-        lambda lab: lab.job(others=("side", "more")),
-        "continues",
-        "anew",
-        rows=lambda lab: lab.rows() + lab.rows("more"),
-        expected=(*ALL, *SIDE),
+        "query-added", lambda lab: lab.job(others=("side", "more")), "continues", "anew",
+        rows=lambda lab: lab.rows() + lab.rows("more"), expected=(*ALL, *SIDE),
     ),
     Change(
-        "query-left-out",
-        lambda lab: lab.job(query=""),
-        "refused",
-        "stays",
+        "query-left-out", lambda lab: lab.job(query=""), "refused", "stays",
         "has not finished, and is no longer in the job",
     ),
     Change("query-removed", lambda lab: lab.job(query="").remove("copy"), "left out", "left out"),
@@ -270,9 +236,7 @@ CHANGES: Final = (
         "stays",
     ),
     Change(
-        "source-pattern",
-        lambda lab: lab.job(lab.files(pattern="*.parquet").union(lab.generated())),
-        "continues",
+        "source-pattern", lambda lab: lab.job(lab.files(pattern="*.parquet").union(lab.generated())), "continues",
         "warns",
     ),
     refused(
@@ -287,21 +251,13 @@ CHANGES: Final = (
     ),
     refused("source-removed", lambda lab: lab.job(lab.files()), "source 'rows' is no longer in this query"),
     Change(
-        "source-moved",
-        side_source_in_copy,
-        "refused",
-        "refused",
+        "source-moved", side_source_in_copy, "refused", "refused",
         "source 'side-rows' belongs to query 'side', and is now in query 'new'",
     ),
     refused("sink-path", lambda lab: lab.job(path="new"), "option 'path' of sink 'out' was"),
     Change(
-        "sink-path-accepted",
-        lambda lab: lab.job(path="new", words={"accept": ("out.path",)}),
-        "continues",
-        "warns",
-        "may be in the old place already",
-        killed="refused",
-        rows=lambda lab: sorted(lab.rows() + lab.rows("new")),
+        "sink-path-accepted", lambda lab: lab.job(path="new", words={"accept": ("out.path",)}), "continues", "warns",
+        "may be in the old place already", killed="refused", rows=lambda lab: sorted(lab.rows() + lab.rows("new")),
     ),
     refused(
         "sink-format",
@@ -341,7 +297,7 @@ CHANGES: Final = (
     Change("temporary-folders-cleaned", without_registry, "continues", "stays"),
     Change("query-reset", after_reset, "anew", "anew", rows=twice),
     Change("query-reset-and-renamed", freed, "anew", "anew", rows=twice),
-)
+)  # fmt: skip
 
 TOGETHER: Final = Change("tuned-renamed-moved", tuned_renamed_and_moved, "continues", "stays")
 """All changes with these two outcomes; each of them alone is tried on the job that was stopped."""

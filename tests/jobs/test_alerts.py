@@ -1,5 +1,6 @@
 """Alert rules over a real ledger: an incident is open while the share is too small, across starts too."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -7,10 +8,11 @@ from spark_ext.incidents.registry import Registry, read_registry
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.memory import JobMemory
-from spark_ext.ledger.schema import ExecutionStateRow, IncidentChangeRow, IncidentRow
+from spark_ext.ledger.schema import ExecutionStateRow, IncidentChangeRow
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.observing.job_incidents import NO_RULE, JobIncidents
 from spark_ext.observing.upkeep import Alerts
+from tests.ledger.rows import incident
 
 RULES = """
 alerts:
@@ -49,21 +51,8 @@ def test_it_is_open_while_the_share_is_too_small(tmp_path: Path) -> None:
     assert not behind.incidents.open() and not alerts.due(5) and alerts.due(10)
 
     # Down for 20 of the last 60 minutes, because of the system.
-    row = IncidentRow(
-        incident_id="sys",
-        at=datetime.now(timezone.utc) - timedelta(minutes=30),
-        job="shop",
-        incarnation=1,
-        operator="job 'shop', query 'q'",
-        type="failure",
-        labels={"type": "SYSTEM"},
-        what="executors are gone",
-        evidence=None,
-        action="restart 1",
-        severity="WARNING",
-        fingerprint="f",
-    )
-    behind.put(row)
+    row = incident(1, datetime.now(timezone.utc) - timedelta(minutes=30))
+    behind.put(replace(row, job="shop", operator="job 'shop', query 'q'", labels={"type": "SYSTEM"}))
     state(behind, "RESTARTING", 30)
     state(behind, "RUNNING", 10)
     behind.flush()
@@ -86,8 +75,7 @@ def test_it_is_open_while_the_share_is_too_small(tmp_path: Path) -> None:
     assert [one.incident.incident_id for one in after.incidents.open("")] == [alert.incident.incident_id]
 
     # One with another text is another rule, and the start resolves what this one has opened.
-    other = read_registry(RULES.replace("90 %", "10 %"), "shop.yaml")
-    last, ledger = started(tmp_path, other, 0)
+    last, ledger = started(tmp_path, read_registry(RULES.replace("90 %", "10 %"), "shop.yaml"), 0)
     assert not last.incidents.open("")
     last.flush()
     (resolved,) = [row for row in ledger.table(IncidentChangeRow).rows() if row.new == "RESOLVED"]

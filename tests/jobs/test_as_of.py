@@ -16,8 +16,7 @@ def test_a_table_that_was_deleted_and_made_anew(lab: JobHarness) -> None:
     place, gate = lab.folder / "table", lab.folder / "gate"
     rows = numbers(lab.spark, "in", counts="30", max_rows_per_epoch=10, gate=gate).select("n")
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
-    job.add("q", rows.writeStream.format("delta_2pc").option("uid", "out").option("path", str(place)))
-    job.start()
+    job.add("q", rows.writeStream.format("delta_2pc").option("uid", "out").option("path", str(place))).start()
     until(lambda: job.snapshot().query("q").rows > 0, "the first epoch")
     number = job.checkpoint(120)
     gate.touch()

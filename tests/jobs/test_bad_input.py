@@ -1,8 +1,4 @@
-"""Bad input: a clear error that names the operator and says what to do; a good run afterwards ends, and is exact.
-
-Elsewhere: disks (`test_bad_disk.py`), a checkpoint deleted by hand (`conformance/test_restore.py`), Java, Delta's jar
-and the workers' Python (`test_environment.py`, `test_sessions.py`), table features (`sinks/test_delta_features.py`).
-"""
+"""Bad input: a clear error that names the operator and says what to do; a good run afterwards ends, and is exact."""
 
 import os
 import re
@@ -32,8 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def files(spark: SparkSession, path: Path, **options: Any) -> DataFrame:
-    reader = spark.readStream.format("files").option("uid", "files").option("path", str(path))
-    return reader.options(**options).load()
+    return spark.readStream.format("files").option("uid", "files").option("path", str(path)).options(**options).load()
 
 
 def write_file(path: Path, rows: int, n: Callable[[int], Any] = int) -> None:
@@ -56,9 +51,6 @@ def held(column: str, after: int, gate: Path) -> Column:
 
     place = str(gate)
     return F.udf(passed, "boolean").asNondeterministic()(column)
-
-
-# -- uids and options -------------------------------------------------------------------------------------------------
 
 
 def test_a_uid_that_is_missing_or_stands_for_two(lab: JobHarness) -> None:
@@ -89,9 +81,6 @@ def test_an_unknown_option(lab: JobHarness) -> None:
     with refused(ConfigurationError, "numbers in", "option 'max_rows_per_epoch'", "'many'"):
         lab.source(counts="10", max_rows_per_epoch="many")
     assert not (lab.folder / "state").exists()
-
-
-# -- files ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_missing_path(lab: JobHarness) -> None:
@@ -156,9 +145,6 @@ def test_a_column_of_another_type_in_a_file(lab: JobHarness) -> None:
     assert lab.numbers() == expected(10, 10)
 
 
-# -- targets ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_target_with_another_type_or_an_unsupported_feature(lab: JobHarness) -> None:
     mapped = "TBLPROPERTIES('delta.columnMapping.mode'='name')"
     lab.spark.sql(f"CREATE TABLE delta.`{lab.folder / 'mapped'}` (channel STRING, n BIGINT) USING delta {mapped}")
@@ -173,8 +159,6 @@ def test_a_target_with_another_type_or_an_unsupported_feature(lab: JobHarness) -
     assert delta_job(lab, frame.withColumn("n", F.col("n").cast("string"))).run(progress=False).finished
     assert delta_numbers(lab.folder / "out") == [(channel, str(n)) for channel, n in expected(10)]
 
-
-# -- two drivers, and two jobs ----------------------------------------------------------------------------------------
 
 DRIVER = """
 import sys

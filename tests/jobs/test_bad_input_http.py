@@ -28,13 +28,9 @@ def receiver(tmp_path: Path) -> Iterator[Receiver]:
 
 
 def job_to(
-    lab: JobHarness,
-    url: str,
-    given: dict[str, str] | None = None,
-    source: Any = None,
-    accept: tuple[str, ...] = (),
+    lab: JobHarness, url: str, given: dict[str, str] | None = None, source: Any = None, accept: tuple[str, ...] = (),
     **settings: Any,
-) -> Job:
+) -> Job:  # fmt: skip
     """Twenty rows in one epoch, unless another source is given, in requests of ten."""
     frame = lab.source(**(source or {"counts": "20"})).select("channel", "n")
     writer = frame.writeStream.format("http_2pc").options(uid="q-out", url=url, outbox=str(lab.folder / "outbox"))
@@ -47,10 +43,7 @@ def taken(receiver: Receiver) -> list[tuple[str, int]]:
 
 
 def test_answers_that_stop_the_job(lab: JobHarness, receiver: Receiver) -> None:
-    """One start after the other finds another answer, at the second request; the first one's rows are there once.
-
-    What is said of each status is in `sinks/http_2pc/test_sink.py`.
-    """
+    """One start after the other finds another answer, at the second request; the first one's rows are there once."""
     answers: list[tuple[dict[str, Any], type[SparkExtError], tuple[str, ...]]] = [
         ({"status": 401, "text": f"no such token {TOKEN}"}, ConfigurationError, ("status 401: no such token ***",)),
         ({"status": 413, "text": "at most 100 bytes"}, DataError, ("refused these 10 rows: status 413", "batch_bytes")),

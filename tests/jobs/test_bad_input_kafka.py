@@ -1,8 +1,4 @@
-"""Bad input around Kafka, in real jobs: refused in time, by name, and a good run afterwards is exact.
-
-What needs no Spark to be seen (each setting, each column, retention, a topic created again) is in
-`sinks/test_kafka_refusals.py` and `sources/test_kafka_range.py`.
-"""
+"""Bad input around Kafka, in real jobs: refused in time, by name, and a good run afterwards is exact."""
 
 import json
 from typing import Any
@@ -49,9 +45,6 @@ def reader(lab: JobHarness, kafka: Broker, topic: str, **given: Any) -> Any:
     return lab.spark.readStream.format("kafka_range").options(**{**options, **given})
 
 
-# -- refused at the start ---------------------------------------------------------------------------------------------
-
-
 def test_what_the_start_of_a_job_refuses(lab: JobHarness, kafka: Broker) -> None:
     """Before a query runs, and before anything is sent; the same job then runs, also by a listener that asks."""
     topic = kafka.topic()
@@ -94,9 +87,6 @@ def test_what_the_start_of_a_job_refuses_of_its_source(lab: JobHarness, kafka: B
     assert len(DeltaTable(lab.folder / "out").to_pyarrow_table()) == 2
 
 
-# -- refused in an epoch ----------------------------------------------------------------------------------------------
-
-
 def test_a_message_that_is_too_large(lab: JobHarness, kafka: Broker) -> None:
     """For the topic. The second epoch fails whole and for good; once repaired, it is there once."""
     topic = kafka.topic(max_message_bytes=3000)
@@ -111,15 +101,9 @@ def test_a_message_that_is_too_large(lab: JobHarness, kafka: Broker) -> None:
     assert there(kafka, topic) == expected(60)
 
 
-# -- the brokers fail -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow(30, "the broker is killed and started again")
 def test_brokers_that_are_away(lab: JobHarness, kafka: Broker) -> None:
-    """Longer than the attempts of a commit and the restarts that other failures have; the same run continues, exact.
-
-    One query writes to a topic, another one reads one.
-    """
+    """Longer than any attempts and restarts: the run continues, exact. One query writes to a topic, one reads one."""
     written, read = kafka.topic(), kafka.topic()
     kafka.send(read, [str(n) for n in range(60)])
     gate = lab.folder / "gate"
@@ -127,8 +111,7 @@ def test_brokers_that_are_away(lab: JobHarness, kafka: Broker) -> None:
     frame = messages(lab, uid="numbers", counts="60", max_rows_per_epoch=20, gate=gate)
     running = job_into(lab, frame, kafka, written, given, restart_attempts=1, restart_backoff="10 ms")
     frame = reader(lab, kafka, read, request_timeout="1 s", max_rows_per_epoch=4, readers=1).load()
-    rows = frame.selectExpr("CAST(CAST(value AS string) AS bigint) AS n")
-    add_reader(lab, running, held(rows, gate, 20))
+    add_reader(lab, running, held(frame.selectExpr("CAST(CAST(value AS string) AS bigint) AS n"), gate, 20))
     await_outage(lab, running.start(), kafka.crash)
     kafka.start()
     assert running.await_termination(120).finished

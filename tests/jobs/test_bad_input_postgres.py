@@ -1,8 +1,4 @@
-"""Bad input around PostgreSQL, in real jobs: refused in time, by name, and a good run afterwards is exact.
-
-What needs no Spark to be seen (each type, each name, each way of rows) is in `sinks/test_postgres_refusals.py` and
-`sources/test_postgres_refusals.py`.
-"""
+"""Bad input around PostgreSQL, in real jobs: refused in time, by name, and a good run afterwards is exact."""
 
 import math
 from typing import Any
@@ -22,7 +18,6 @@ from tests.support.waiting import until
 
 
 def job_into(lab: JobHarness, frame: DataFrame, database: Database, given: dict[str, str], **settings: Any) -> Job:
-    """A job of one query into the table `out`."""
     writer = frame.writeStream.format("postgres_2pc").options(uid="q-out", table="out", **database.options)
     return sx.Job(lab.spark, "lab", state=lab.folder / "state", **settings).add("q", writer.options(**given))
 
@@ -33,9 +28,6 @@ def numbers(lab: JobHarness, **options: Any) -> DataFrame:
 
 def there(database: Database) -> list[tuple[Any, ...]]:
     return database.rows("SELECT channel, n FROM out ORDER BY 1, 2")
-
-
-# -- refused at the start ---------------------------------------------------------------------------------------------
 
 
 def test_what_the_start_of_a_job_refuses(lab: JobHarness, database: Database) -> None:
@@ -62,12 +54,10 @@ def test_what_the_start_of_a_job_refuses(lab: JobHarness, database: Database) ->
 @pytest.mark.parametrize(
     ("given", "word"),
     [
-        ({"password": "x" + PASSWORD}, "password authentication failed"),
-        ({"table": "nowhere"}, "does not exist"),
-        ({"table": "heap"}, "primary key"),
-        ({"key": "nr"}, "key column 'nr' does not exist"),
+        ({"password": "x" + PASSWORD}, "password authentication failed"), ({"table": "nowhere"}, "does not exist"),
+        ({"table": "heap"}, "primary key"), ({"key": "nr"}, "key column 'nr' does not exist"),
     ],
-)
+)  # fmt: skip
 def test_what_the_load_of_a_table_refuses(
     lab: JobHarness, database: Database, given: dict[str, str], word: str
 ) -> None:
@@ -92,9 +82,6 @@ def test_declared_columns_that_are_not_the_tables(lab: JobHarness, database: Dat
     with refused(ConfigurationError, "source 'in'", "'at'", "date"):
         job("id bigint, at date").run(progress=False)
     assert job("id bigint, at timestamp").run(progress=False).finished
-
-
-# -- refused in an epoch ----------------------------------------------------------------------------------------------
 
 
 def test_a_value_that_does_not_fit(lab: JobHarness, database: Database) -> None:
@@ -136,9 +123,6 @@ def test_a_value_that_spark_has_not(lab: JobHarness, database: Database) -> None
     assert len(found) == 30 and any(row["id"] == 25 and math.isnan(row["x"]) for row in found)
 
 
-# -- the server fails -------------------------------------------------------------------------------------------------
-
-
 def test_a_full_disk_of_the_server(lab: JobHarness, database: Database) -> None:
     """The run continues by itself once there is room."""
     with database.server.small_tablespace("1m") as space:
@@ -162,10 +146,7 @@ def test_a_full_disk_of_the_server(lab: JobHarness, database: Database) -> None:
 
 
 def test_a_server_that_is_away(lab: JobHarness, database: Database) -> None:
-    """Longer than the attempts of a commit and the restarts that other failures have; the same run continues, exact.
-
-    One query writes to a table, another one reads one.
-    """
+    """Longer than any attempts and restarts: the run continues, exact. One query writes to a table, one reads one."""
     gate = lab.folder / "gate"
     frame = numbers(lab, uid="numbers", counts="60", max_rows_per_epoch=20, gate=gate)
     given = {"commit_attempts": "2", "commit_backoff": "10 ms", "inline_size": "0"}

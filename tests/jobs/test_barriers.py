@@ -31,17 +31,10 @@ class LinkedJob:
     """The query `c` reads what `a` writes. Both may have sources of Spark's own as well."""
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        natives: tuple[str, ...] = (),
-        sources: tuple[str, ...] = ("in",),
-        c_natives: tuple[str, ...] = (),
-        graph: JobGraph = GRAPH,
-        waiting: Mapping[str, tuple[str, ...]] | None = None,
-        pins: "Pins | None" = None,
-        **settings: Any,
-    ) -> None:
+        self, folder: Path, *, natives: tuple[str, ...] = (), sources: tuple[str, ...] = ("in",),
+        c_natives: tuple[str, ...] = (), graph: JobGraph = GRAPH,
+        waiting: Mapping[str, tuple[str, ...]] | None = None, pins: "Pins | None" = None, **settings: Any,
+    ) -> None:  # fmt: skip
         self.a = Bench(folder, query="a", worker=Worker("a", self.wake), sources=sources, natives=natives, **settings)
         c_worker = Worker("c", self.wake)
         self.c = Bench(folder, query="c", worker=c_worker, around=self.a, sources=[], fed=["c-in"], natives=c_natives)
@@ -167,27 +160,25 @@ class Pins:
         self.given.append(given)
         return self.gates[-1]
 
-    def tick(self) -> None:
-        pass
+    def tick(self) -> None: ...
 
-    def end(self, reason: str) -> None:
-        pass
+    def end(self, reason: str) -> None: ...
 
 
-def delivered(job: LinkedJob) -> CheckpointRequest:
+def recording(linked: Linked) -> tuple[LinkedJob, Pins, CheckpointRequest]:
     """A checkpoint of which only the recording is left."""
+    pinned = Pins()
+    job = linked(pins=pinned)
     asked = job.ask()
     job.a.query.commit(at("in", 7, 8))
     job.c.query.commit(at("c-in", 7, 4))
-    return asked
+    until(lambda: pinned.given, "the recording")
+    return job, pinned, asked
 
 
 def test_time_does_not_abort_what_is_being_recorded(linked: Linked) -> None:
     """Nobody would undo what is written by then: the caller would see that it has failed, and it would be there."""
-    pinned = Pins()
-    job = linked(pins=pinned)
-    asked = delivered(job)
-    until(lambda: pinned.given, "the recording")
+    job, pinned, asked = recording(linked)
     then = pinned.given[0][5]
     job.parts.aligned.tick(float("inf"))
     assert not asked.done.is_set() and not job.rows("FAILED")
@@ -199,10 +190,7 @@ def test_time_does_not_abort_what_is_being_recorded(linked: Linked) -> None:
 
 
 def test_a_stop_gives_up_what_is_being_recorded(linked: Linked) -> None:
-    pinned = Pins()
-    job = linked(pins=pinned)
-    asked = delivered(job)
-    until(lambda: pinned.given, "the recording")
+    job, pinned, asked = recording(linked)
     job.stop()
     with pytest.raises(CheckpointError, match="the job is ending"):
         asked.wait(END)
@@ -212,10 +200,7 @@ def test_a_stop_gives_up_what_is_being_recorded(linked: Linked) -> None:
 
 
 def test_a_stop_does_not_declare_a_complete_one_to_have_failed(linked: Linked) -> None:
-    pinned = Pins()
-    job = linked(pins=pinned)
-    asked = delivered(job)
-    until(lambda: pinned.given, "the recording")
+    job, pinned, asked = recording(linked)
     pinned.gates[0].complete()
     job.stop()
     with pytest.raises(CheckpointError, match="has ended while checkpoint 7 was being recorded"):
@@ -252,8 +237,7 @@ def test_u4_one_that_takes_too_long_is_aborted_once(linked: Linked, notices: lis
     job.a.query.commit(at("in", 8, 8))
     job.c.query.commit(at("c-in", 8, 4))
     until(lambda: job.c.run.committed == 0, "the epochs")
-    asked = job.parts.aligned.request()
-    assert asked.wait(END) == 8
+    assert job.parts.aligned.request().wait(END) == 8
     assert job.coordinator.state is State.RUNNING
 
 
@@ -336,8 +320,7 @@ def test_a_producer_whose_channels_have_ended_refuses_it(linked: Linked) -> None
 
 def test_with_a_time_limit_it_turns_unaligned_without_barriers(linked: Linked) -> None:
     pinned = Pins()
-    job = linked(natives=("rate",), sources=(), aligned_timeout=0, pins=pinned)
-    job.parts.aligned.request()
+    linked(natives=("rate",), sources=(), aligned_timeout=0, pins=pinned).parts.aligned.request()
     until(lambda: pinned.given, "the recording")
     assert pinned.given[0][2] is CheckpointMode.UNALIGNED
 

@@ -127,7 +127,6 @@ def test_the_job_cannot_be_started_twice(states: Callable[[str], Lab], spark: Sp
 
 
 def test_a_change_refused_by_its_target_changes_nothing(states: Callable[[str], Lab], spark: SparkSession) -> None:
-    """Before, the accepted path was recorded although its target was another job's: the way back was refused too."""
     lab = states("stopped")
     assert lab.job(name="other", state="other", path="new", others=()).run(progress=False).finished
     with pytest.raises(SparkExtError, match="another job wrote"):
@@ -140,17 +139,9 @@ class TestStateful:
     """Changes of a query with a watermark and windows."""
 
     def job(
-        self,
-        lab: Lab,
-        *,
-        delay: str = "1 second",
-        what: str = "max(seq)",
-        window: str = "10 seconds",
-        key: str = "channel",
-        where: str = "true",
-        accept: tuple[str, ...] = (),
-        **settings: Any,
-    ) -> Job:
+        self, lab: Lab, *, delay: str = "1 second", what: str = "max(seq)", window: str = "10 seconds",
+        key: str = "channel", where: str = "true", accept: tuple[str, ...] = (), **settings: Any,
+    ) -> Job:  # fmt: skip
         from pyspark.sql import functions as F
 
         rows = lab.spark.readStream.format("datagen").options(uid="rows", rows=20, max_rows_per_epoch=10, step_ms=1000)
@@ -180,9 +171,8 @@ class TestStateful:
             with pytest.raises(SparkExtError) as refused:
                 self.job(lab, **change).start()
             assert f"the state was made by {made}" in str(refused.value) and now in str(refused.value)
-            assert (
-                "accept=('copy.state',)" in refused.value.do and "job.reset('copy', cascade=True)" in refused.value.do
-            )
+            assert "accept=('copy.state',)" in refused.value.do
+            assert "job.reset('copy', cascade=True)" in refused.value.do
         with pytest.raises(SparkExtError, match="the state was made by"):
             self.job(lab, what="min(seq)").savepoint(lab.folder / "saved")
         shutil.move(lab.checkpoint / "state", lab.folder / "aside")
@@ -213,15 +203,9 @@ def test_the_page_has_each_change_and_its_outcome() -> None:
     page = listed()
     assert len(page) >= 20
     others = {
-        "started-again",
-        "watermark-delay",
-        "aggregate",
-        "aggregate-accepted",
-        "spark-version",
-        "exchange-changed",
-        "restore-incomplete",
-        "ledger-table-older",
-    }
+        "started-again", "watermark-delay", "aggregate", "aggregate-accepted", "spark-version", "exchange-changed",
+        "restore-incomplete", "ledger-table-older",
+    }  # fmt: skip
     assert page.keys() - others == {change.id for change in CHANGES}
     assert others <= page.keys()
     assert {change.id: (change.stopped, change.finished) for change in CHANGES} == {

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 import spark_ext as sx
 from spark_ext.control.epoch_configuration import epoch_configuration
 from spark_ext.control.log import ControlLog
-from spark_ext.control.requests import Accepted, ControlRefused, Refusal, Request
+from spark_ext.control.requests import ControlRefused, Refusal, Request
 from spark_ext.errors import JobFailedError
 from spark_ext.failpoints import FailPoint
 from spark_ext.jobs.job import Job
@@ -18,6 +18,7 @@ from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ControlTransitionRow
 from spark_ext.model.configuration import Configuration
 from spark_ext.spark.logs.spark_log import SparkLog
+from tests.control.states import Sent
 from tests.support.jobs import JobHarness, numbers
 from tests.support.refusals import broken
 from tests.support.waiting import until
@@ -47,9 +48,7 @@ class Renamed:
         return sx.Job(self.lab.spark, "lab", state=self.lab.folder / "state", restart_attempts=0)
 
     def send(self, kind: str, value: Any, target: str) -> int:
-        (found,) = ControlLog(self.ledger).accept([Request(kind, target, value)])
-        assert isinstance(found, Accepted), found
-        return found.event.sequence
+        return Sent(self.lab.folder / "state")(kind, value, target)
 
     def outcome(self, sequence: int) -> str:
         rows = self.ledger.table(ControlTransitionRow).rows([("sequence", "=", sequence)])
@@ -79,8 +78,7 @@ def test_what_stands_for_a_query_follows_its_uid(renamed: Renamed) -> None:
     note = renamed.send("broadcast", {"type": "note"}, "query:q")
 
     # The rename is recorded, and the start ends before its control event is.
-    again = renamed.add(renamed.job(), "p", "in", "out", renamed_from="q")
-    broken(FailPoint.QUERY_RENAMED, again.start)
+    broken(FailPoint.QUERY_RENAMED, renamed.add(renamed.job(), "p", "in", "out", renamed_from="q").start)
     assert renamed.add(renamed.job(), "p", "in", "out", renamed_from="q").run(progress=False).finished
     seen = renamed.seen()
     assert [n for n, _, _ in seen] == list(range(COUNT))

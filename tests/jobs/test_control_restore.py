@@ -11,12 +11,12 @@ import spark_ext as sx
 from spark_ext.control import stamps
 from spark_ext.control.epoch_configuration import epoch_configuration
 from spark_ext.control.log import ControlLog
-from spark_ext.control.requests import Accepted, Request
 from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.logs.spark_log import SparkLog
+from tests.control.states import Sent
 from tests.support.jobs import JobHarness, expected, numbers
 from tests.support.waiting import until
 
@@ -38,9 +38,7 @@ class Restored:
         return made.add("q", writer)
 
     def send(self, name: str, kind: str, value: Any = None, target: str = "job") -> int:
-        (found,) = ControlLog(Ledger(str(self.lab.folder / name))).accept([Request(kind, target, value)])
-        assert isinstance(found, Accepted), found
-        return found.event.sequence
+        return Sent(self.lab.folder / name)(kind, value, target)
 
     def outcome(self, name: str, sequence: int) -> str:
         rows = Ledger(str(self.lab.folder / name)).table(ControlTransitionRow).rows([("sequence", "=", sequence)])
@@ -85,8 +83,7 @@ def test_a_restore_in_place_and_one_as_another_job(restored: Restored) -> None:
     job = restored.job().start()
     until(lambda: job.snapshot().query("q").rows > 0, "it has begun")
     for value in ({"key": "b", "value": 1}, {"key": "b", "unset": True}):
-        first = restored.send("lab", "set_config", value)
-        restored.acknowledged("lab", first)
+        restored.acknowledged("lab", restored.send("lab", "set_config", value))
     one = restored.send("lab", "set_config", {"key": "a", "value": 1})
     restored.acknowledged("lab", one)
     job.stop(savepoint=place)
@@ -123,6 +120,4 @@ def test_a_restore_in_place_and_one_as_another_job(restored: Restored) -> None:
     assert stamps.configuration(checkpoint, source_offsets(logged).values()).user("q") == {"a": 1}
     assert pc.max(DeltaTable(str(restored.lab.folder / "other-out")).to_pyarrow_table(columns=["a"])["a"]).as_py() == 1
     accepted = ledger.table(ControlEventRow).rows([("status", "=", "accepted")])
-    assert [(row.kind, row.value, row.origin) for row in accepted] == [
-        ("set_config", {"key": "a", "value": 1}, "restore")
-    ]
+    assert [(it.kind, it.value, it.origin) for it in accepted] == [("set_config", {"key": "a", "value": 1}, "restore")]

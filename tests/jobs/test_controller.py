@@ -34,8 +34,6 @@ from tests.support.waiting import until
 
 
 class Actions:
-    """What the driver was asked to do."""
-
     def __init__(self) -> None:
         self.stops = 0
         self.asked: list[CheckpointRequest] = []
@@ -94,11 +92,9 @@ class Desk:
         self.writer.append(row)
         self.control = ControlLog(ledger, incarnation.fence)
         self.context = replace(
-            self.bench.context,
-            incarnation=incarnation,
-            write_behind=WriteBehind(self.writer, "lab"),
+            self.bench.context, incarnation=incarnation, write_behind=WriteBehind(self.writer, "lab"),
             control=self.control,
-        )
+        )  # fmt: skip
         self.actions = Actions()
         self.drains = 0
         self.aligned: list[tuple[Any, CheckpointRequest]] = []
@@ -108,16 +104,9 @@ class Desk:
         actions: Any = self.actions
         rebuilds = no_rebuilds()
         self.controller = Controller(
-            self.context,
-            ledger,
-            self.control,
-            execution_of([self.run]),
-            DriverDirectives("lab", actions, lambda: None),
-            rebuilds,
-            self._align,
-            self._drained,
-            lambda event: event,
-        )
+            self.context, ledger, self.control, execution_of([self.run]),
+            DriverDirectives("lab", actions, lambda: None), rebuilds, self._align, self._drained, lambda event: event,
+        )  # fmt: skip
 
     def _align(self, prepare: Any) -> CheckpointRequest:
         self.aligned.append((prepare, CheckpointRequest()))
@@ -177,7 +166,6 @@ class Desk:
 
 @pytest.fixture
 def desks(tmp_path: Path) -> Iterator[Any]:
-    """Makes the starts of one job."""
     made: list[Desk] = []
 
     def start() -> Desk:
@@ -192,7 +180,6 @@ def desks(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def desk(desks: Any) -> Desk:
-    """The first start."""
     made: Desk = desks()
     return made
 
@@ -261,8 +248,7 @@ def test_requests_fail_with_their_driver_and_a_stop_holds(desks: Any) -> None:
 
 
 def test_a_drain_holds_over_starts_until_the_job_has_finished(desks: Any) -> None:
-    first = desks()
-    drain = first.send("drain")
+    drain = desks().send("drain")
     second = desks()
     second.tick()
     assert second.drains == 0 and second.rows(drain) == [], "the coordinator knows of it from the start"
@@ -292,13 +278,11 @@ def test_a_savepoint_asked_for_over_http_must_be_below_a_root(desk: Desk) -> Non
 def test_a_dump_that_takes_long_delays_no_other_order(desk: Desk) -> None:
     desk.actions.dumped.clear()
     dump = desk.send("dump", value={"heap": True})
-    stacks = desk.send("dump", value={"scope": "driver"})
-    desk.comes(stacks, ("applied", "", None), ("acknowledged", "", None))
+    desk.comes(desk.send("dump", value={"scope": "driver"}), ("applied", "", None), ("acknowledged", "", None))
     desk.comes(dump, ("applied", "", None))
     desk.actions.dumped.set()
     desk.comes(dump, ("applied", "", None), ("acknowledged", "", None))
-    plain = desk.send("dump", value={})
-    desk.comes(plain, ("applied", "", None), ("acknowledged", "", None))
+    desk.comes(desk.send("dump", value={}), ("applied", "", None), ("acknowledged", "", None))
     rows = desk.ledger.table(ControlTransitionRow).rows([("event_id", "=", dump.event_id)])
     assert max(rows, key=lambda row: row.at).result == {"path": f"/dumps/{dump.event_id}/heap"}
 

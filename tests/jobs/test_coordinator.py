@@ -45,7 +45,6 @@ class FakeJob:
         return self.coordinator.state, self.a.run.state, self.b.run.state
 
     def entered(self) -> list[str]:
-        """The states that the job has entered."""
         return [row.state for row in self.a.rows(ExecutionStateRow) if row.operator == ""]
 
 
@@ -129,8 +128,7 @@ def test_an_unrecordable_final_checkpoint_fails_its_query(tmp_path: Path, job: F
         job.a.query.commit(position(ended=True))
         until(lambda job=job, end=end: job.a.run.state is end, "the end of the query")  # type: ignore[misc]
         if end is State.FINISHED:
-            actions = [row.action for row in job.a.rows(IncidentRow)]
-            assert actions == ["restart 1 in 100 ms"]
+            assert [row.action for row in job.a.rows(IncidentRow)] == ["restart 1 in 100 ms"]
             job.coordinator.stop()
         assert job.coordinator.join(END)
         assert job.states()[1:] == (end, State.CANCELED)
@@ -153,9 +151,6 @@ def test_a_cut_holds_the_last_committed_epoch_of_each_query(tmp_path: Path) -> N
     assert job.coordinator.join(END)
     assert cuts()[-1] == {"a": 0, "b": 1}, "a cut that is like the last is not recorded again"
     assert all(one != other for one, other in zip(cuts(), cuts()[1:], strict=False))
-
-
-# -- nothing in one query delays another ------------------------------------------------------------------------------
 
 
 def test_a_hook_that_does_not_return_delays_no_other_query(job: FakeJob, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,8 +27,7 @@ def test_a_lack_of_memory_leaves_a_heap_and_restarts_the_query(lab: JobHarness) 
         return n
 
     frame = lab.source(counts="30", rate=10).withColumn("m", F.udf(greedy, "long")("n"))
-    result = lab.run(frame, dumps="heap")
-    assert result.finished and len(lab.numbers()) == 30
+    assert lab.run(frame, dumps="heap").finished and len(lab.numbers()) == 30
     (row,) = Ledger(str(lab.folder / "state")).table(IncidentRow).rows([("type", "=", "failure")])
     assert row.labels["type"] == "RESOURCE"
     path = Path(row.evidence["dump"])

@@ -109,10 +109,8 @@ def test_a_slow_function_is_user_code(lab: Lab) -> None:
     # Also where each write takes long, on a busy disk: the commit is compared with nothing.
     assert max(parts.keys() - {"commit"}, key=lambda part: parts[part]) == "user_code"
     assert parts["user_code"] > parts["reading"] > 0 == parts["state"]
-    query = result.query("q")
-    assert query.parts_ms == in_order(lab.epochs()[-1].parts_ms)
-    shown = page(FactsReader(Ledger(str(lab.folder / "state"))).read(), result.ended)
-    (row,) = top_rows(shown)
+    assert result.query("q").parts_ms == in_order(lab.epochs()[-1].parts_ms)
+    (row,) = top_rows(page(FactsReader(Ledger(str(lab.folder / "state"))).read(), result.ended))
     assert row["parts_ms"] == lab.epochs()[-1].parts_ms
     assert mostly({**row["parts_ms"], "commit": 0}).startswith("user code ")
 
@@ -123,8 +121,7 @@ def in_order(parts: Any) -> dict[str, int]:
 
 @pytest.mark.slow(12, "an epoch has to take a second or so to be looked at")
 def test_a_slow_source_is_reading_even_when_a_function_waits(lab: Lab) -> None:
-    frame = lab.source(wait=0.3).mapInArrow(lambda batches: batches, "n bigint")
-    lab.job(frame).run(progress=False)
+    lab.job(lab.source(wait=0.3).mapInArrow(lambda batches: batches, "n bigint")).run(progress=False)
     parts = lab.parts()
     assert max(parts.keys() - {"commit"}, key=lambda part: parts[part]) == "reading"
     assert parts["reading"] > parts["user_code"]
@@ -137,12 +134,6 @@ def test_an_operator_with_state_has_some(lab: Lab) -> None:
     job.stop()
     parts = lab.parts()
     assert parts["state"] > 0 and parts["reading"] > 0 and parts["other"] > 0
-
-
-def test_nothing_is_divided_that_nobody_wants(lab: Lab) -> None:
-    result = lab.job(lab.source(), epoch_parts=False).run(progress=False)
-    assert {row.parts_ms for row in lab.epochs()} == {None}
-    assert result.query("q").parts_ms is None
 
 
 RULES = """
@@ -174,3 +165,4 @@ def test_the_lag_of_a_running_job_and_of_one_that_has_ended(lab: Lab) -> None:
     finally:
         ended = job.stop()
     assert ended.query("q").lag_rows, "what was stopped has rows left"
+    assert ended.query("q").parts_ms is None and {row.parts_ms for row in lab.epochs()} == {None}, "not asked for"

@@ -40,9 +40,7 @@ class Job:
         context = replace(Bench(folder).context, incarnation=Incarnation("lab", "job-id", 1, 1, start=7))
         link = Link("x", "arrow", str(folder / "x"), {"x-in": "c"})
         self.graph, self.over = graph, sealed
-        self.exchanges = Exchanges(
-            context, execution_of((), graph), [link], lambda _: self.over, {}, lambda views: None
-        )
+        self.exchanges = Exchanges(context, execution_of((), graph), [link], lambda _: self.over, {}, lambda _: None)
         self.producer.register("x-in", "c")
         self.ends = [self.producer.write(number, 1, 1) + 1 for number in range(40)]
         if sealed:
@@ -85,21 +83,12 @@ def test_a_cut_that_was_released_in_part_is_not_recorded(tmp_path: Path) -> None
     job = Job(tmp_path)
 
     def cutting(epoch: int) -> Cutting:
-        looks = {"a": job.producer.look(*range(40)), "c": job.consumer(epoch)}
-        views, taken = job.exchanges._cut(looks, GRAPH)
+        views, taken = job.exchanges._cut({"a": job.producer.look(*range(40)), "c": job.consumer(epoch)}, GRAPH)
         assert isinstance(taken, Taken)
         return Cutting(
-            "lab",
-            Incarnation("lab", "job-id", 1, 1, start=7),
-            1,
-            "periodic",
-            CheckpointMode.ALIGNED,
-            taken,
-            GRAPH,
-            members,
-            job.exchanges.links,
-            views,
-        )
+            "lab", Incarnation("lab", "job-id", 1, 1, start=7), 1, "periodic", CheckpointMode.ALIGNED, taken, GRAPH,
+            members, job.exchanges.links, views,
+        )  # fmt: skip
 
     spec = replace(Bench(tmp_path).spec, uid="a", sources=(), sink=OperatorSpec("x", "exchange_2pc", {}))
     members = [Member(spec, 1, str(tmp_path), "query-id", False)]
@@ -116,11 +105,7 @@ def test_a_cut_that_was_released_in_part_is_not_recorded(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("released", [False, True])
 def test_a_reset_abandons_gated_output_before_readers_start(tmp_path: Path, released: bool) -> None:
-    """Its next claim would do so too late: its reader starts long before it.
-
-    The reader would read the rows of the discarded history and their seal; or, once they were released, no start would
-    be possible any more.
-    """
+    """Its next claim would be too late: until then its reader reads discarded rows, or misses released ones."""
     ledger, state = Ledger(str(tmp_path)), str(tmp_path)
     writer = LedgerWriter(ledger, start_incarnation(ledger, "lab"))
     sink = {"uid": "x", "role": "sink", "format": "exchange_2pc", "identity": {"path": "x"}, "options": {}}

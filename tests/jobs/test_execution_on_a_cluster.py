@@ -120,10 +120,8 @@ def test_l8_a_cluster_without_workers_and_a_query_held_by_one(tmp_path: Path) ->
         driver = subprocess.Popen(
             [sys.executable, str(tmp_path / "driver.py"), str(tmp_path)],
             env={**os.environ, **cluster.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
-            stdout=subprocess.PIPE,
-            stderr=(tmp_path / "errors").open("w"),
-            text=True,
-        )
+            stdout=subprocess.PIPE, stderr=(tmp_path / "errors").open("w"), text=True,
+        )  # fmt: skip
         try:
             waits = tmp_path / "waits"
             until(lambda: waits.exists() or driver.poll() is not None, "the job waits for a slot")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 import spark_ext as sx
@@ -16,6 +16,7 @@ from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, IncidentRow, Jo
 from spark_ext.model.lifecycle import State
 from spark_ext.views.downtime import downtime
 from spark_ext.views.timeline import timeline
+from tests.stalls.healthy import taken_slots
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
 
@@ -32,34 +33,6 @@ def waits_for(gate: Path) -> Any:
     return wait
 
 
-class TakenSlots:
-    """All slots of a local session, taken by another Spark job."""
-
-    def __init__(self, spark: SparkSession, gate: Path) -> None:
-        self._spark, self._gate = spark, str(gate)
-        self._thread = threading.Thread(target=self._take, daemon=True)
-        self._thread.start()
-        tracker = spark.sparkContext.statusTracker()
-        until(lambda: len(tracker.getActiveJobsIds()) > 0, "the other job runs")
-
-    def _take(self) -> None:
-        gate = self._gate
-
-        def hold(_: int) -> None:
-            from pathlib import Path
-            from time import sleep
-
-            while not Path(gate).exists():
-                sleep(0.05)
-
-        self._spark.sparkContext.parallelize(range(2), 2).foreach(hold)
-
-    def release(self) -> None:
-        """Let the other job end."""
-        Path(self._gate).touch()
-        self._thread.join(60)
-
-
 def states(ledger: Ledger, operator: str) -> list[ExecutionStateRow]:
     found = ledger.table(ExecutionStateRow).rows([("operator", "=", operator)])
     return sorted(found, key=lambda row: (row.incarnation, row.since))
@@ -68,7 +41,6 @@ def states(ledger: Ledger, operator: str) -> list[ExecutionStateRow]:
 @pytest.mark.slow(25, "starts a job twice, with a query of another job in its way")
 def test_states_of_a_job_from_its_first_start_to_its_second(lab: JobHarness, tmp_path: Path) -> None:
     spark, gate = lab.spark, tmp_path / "gate"
-    taken = TakenSlots(spark, tmp_path / "slots")
     counted = lab.source(counts="1,1,1,1,1,1", live="true", rate=20).groupBy("channel").count()
     slow: Column = waits_for(gate)(F.col("count"))
 
@@ -77,14 +49,12 @@ def test_states_of_a_job_from_its_first_start_to_its_second(lab: JobHarness, tmp
         writer = counted.select("channel", slow.alias("n")).writeStream.format("noop").outputMode("update")
         return job.add("q", writer).start()
 
-    job = start()
-    ledger = Ledger(job.state_directory)
-
     # L8: an epoch is planned, and has no slot.
-    until(lambda: job.state is State.SCHEDULING, "the epoch waits for a slot")
-    assert "all 2 are taken by other queries and jobs" in job.snapshot().query("q").reason
-    gate.touch()
-    taken.release()
+    with taken_slots(spark, tmp_path / "slots"):
+        job = start()
+        until(lambda: job.state is State.SCHEDULING, "the epoch waits for a slot")
+        assert "all 2 are taken by other queries and jobs" in job.snapshot().query("q").reason
+        gate.touch()
     until(lambda: job.state is State.RUNNING, "the job runs")
 
     # A pause is neither progress nor downtime.
@@ -102,6 +72,7 @@ def test_states_of_a_job_from_its_first_start_to_its_second(lab: JobHarness, tmp
     until(lambda: job.state is State.RUNNING, "the job runs")
     job.stop()
 
+    ledger = Ledger(job.state_directory)
     words = [(row.incarnation, row.state) for row in states(ledger, "q")]
     assert words == [
         *[(1, name) for name in ("DEPLOYING", "SCHEDULING", "RUNNING", "PAUSED", "RUNNING", "CANCELED")],

@@ -25,7 +25,6 @@ from tests.support.refusals import refused
 def test_a_query_behind_a_finished_and_renamed_one_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: str, renamed: bool, built: bool
 ) -> None:
-    """Before, it was refused for having begun while the other one, under its new name, had not finished."""
     writer = LedgerWriter(Ledger(str(tmp_path)), start_incarnation(Ledger(str(tmp_path)), "j"))
     writer.append(epoch(1, query="old" if renamed else "new"))
     for status in ("COMPLETED", FinalStep.CLOSED.value) if finished else ():

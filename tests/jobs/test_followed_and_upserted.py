@@ -1,6 +1,7 @@
 """Histories of jobs: an upsert whose key changes before the end, and a savepoint of a job that follows a table."""
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,17 +58,18 @@ def settled(folder: Path) -> bool:
     return log.newest_commit() == max(log.numbers("offsets"), default=None)
 
 
+def following(spark: SparkSession, folder: Path) -> Job:
+    given = {"uid": "in", "path": str(folder / "in"), "follow": "true", "poll_interval": "100"}
+    rows = spark.readStream.format("delta_snapshot").options(**given).load()
+    made = sx.Job(spark, "follow", state=folder / "state")
+    return made.add("q", rows.writeStream.format("delta_2pc").options(uid="out", path=str(folder / "out")))
+
+
 @pytest.mark.slow(30, "starts a job four times")
 def test_a_job_that_follows_a_table_goes_back_to_a_savepoint(spark: SparkSession, tmp_path: Path) -> None:
     """The versions after the savepoint are read again, and no row is in the target twice."""
-    table, out = tmp_path / "in", tmp_path / "out"
+    job, table, out = partial(following, spark, tmp_path), tmp_path / "in", tmp_path / "out"
     append(table, *range(10))
-
-    def job() -> Job:
-        given = {"uid": "in", "path": str(table), "follow": "true", "poll_interval": "100"}
-        rows = spark.readStream.format("delta_snapshot").options(**given).load()
-        made = sx.Job(spark, "follow", state=tmp_path / "state")
-        return made.add("q", rows.writeStream.format("delta_2pc").options(uid="out", path=str(out)))
 
     def written() -> Counter[int]:
         return Counter(DeltaTable(out).to_pandas()["id"].tolist()) if out.exists() else Counter()
@@ -106,15 +108,8 @@ def test_a_job_that_follows_a_table_goes_back_to_a_savepoint(spark: SparkSession
 
 def test_the_savepoint_of_another_table_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """A table in the place of the one that was followed has other versions."""
-    table, out = tmp_path / "in", tmp_path / "out"
+    job, table, out = partial(following, spark, tmp_path), tmp_path / "in", tmp_path / "out"
     append(table, 1)
-
-    def job() -> Job:
-        given = {"uid": "in", "path": str(table), "follow": "true", "poll_interval": "100"}
-        rows = spark.readStream.format("delta_snapshot").options(**given).load()
-        made = sx.Job(spark, "follow", state=tmp_path / "state")
-        return made.add("q", rows.writeStream.format("delta_2pc").options(uid="out", path=str(out)))
-
     running = job().start()
     until(lambda: out.exists() and len(DeltaTable(out).to_pandas()) == 1 and settled(tmp_path), "a row")
     running.stop(savepoint=tmp_path / "savepoint")

@@ -45,9 +45,8 @@ class GatedJob:
 
         gate = Gate("b", ("a",), lambda: None)
         begin: Callable[[QueryRun], None] = lambda run: run.begin_late(lambda: self.recorded.append(run.spec.uid))  # noqa: E731
-        graph = JobGraph(
-            (QueryNode("a", (), ("x",)), QueryNode("c", (Reader("x", "c-in"),)), QueryNode("b", after=("a",)))
-        )
+        c = QueryNode("c", (Reader("x", "c-in"),))
+        graph = JobGraph((QueryNode("a", (), ("x",)), c, QueryNode("b", after=("a",))))
         self.execution = execution_of([self.a.run, self.c.run], graph, {"b": ("a",)})
         self.coordinator, self.parts = coordinated(
             self.a.context, self.a.ledger, self.execution, gates=[gate], build=built, begin=begin
@@ -68,7 +67,6 @@ class GatedJob:
         return self.coordinator.state
 
     def finished(self) -> list[str]:
-        """Queries in the order in which they have finished."""
         return [row.operator for row in self.a.rows(ExecutionStateRow) if row.state == "FINISHED" and row.operator]
 
 

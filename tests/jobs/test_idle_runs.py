@@ -60,7 +60,6 @@ class Targets:
         return [DeltaTable(self._lab.folder / "table").version(), [str(path) for path in log], row]
 
     def incarnations(self) -> list[Any]:
-        """Who may write."""
         fence = DeltaTable(self._lab.folder / "table").transaction_version("fence:delta_2pc")
         return [fence, *self._database.column("SELECT incarnation FROM spark_ext.sinks WHERE sink = 'postgres_2pc'")]
 

@@ -34,7 +34,6 @@ def bucket(object_store: ObjectStore, proxy: StoreProxy, monkeypatch: pytest.Mon
 
 
 def finished(scenario: InStore, out: Path, *more: str, **env: str) -> int | None:
-    """Start the job and wait for its end."""
     log = out.with_name(f"{out.name}-{len(list(out.parent.glob('*.log')))}.log")
     with Tree([*scenario.command(out), *more], log, env) as run:
         code = run.wait(LIMIT)

@@ -38,8 +38,6 @@ class Jobs:
         self.expected: dict[str, int | str] = {}  # by id of an open incident, the number of its query; "": the job's
         self.behind: WriteBehind | None = None
 
-    # -- a driver -----------------------------------------------------------------------------------------------------
-
     def start(self, renamed: Mapping[str, str] | None = None) -> None:
         ledger = self.ledger = Ledger(self.ledger.uri)
         incarnation = start_incarnation(ledger, "shop", takeover=True)
@@ -90,8 +88,6 @@ class Jobs:
             behind.end("CANCELED")
         self.behind = None
 
-    # -- between two starts -------------------------------------------------------------------------------------------
-
     def rename(self, old: str) -> None:
         new = next((name for name in NAMES if name not in self.numbers), None)
         if new is not None:
@@ -116,7 +112,6 @@ class Jobs:
         self.next += 1
 
     def open(self) -> set[str]:
-        """What is open by the ledger's rows, which a command line reads."""
         known = standings(self.ledger.table(IncidentChangeRow).read().to_pylist())
         rows = {row.incident_id for row in self.ledger.table(IncidentRow).rows()}
         assert known.keys() <= rows

@@ -39,19 +39,15 @@ def job(spark: SparkSession, tmp_path: Path) -> Iterator[Job]:
 
 
 def here(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command in this process."""
     return spark_ext("control", *arguments, "--json")
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "spark_ext", "control", *arguments, "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **environment},
-    )
+        [sys.executable, "-m", "spark_ext", "control", *arguments, "--json"], capture_output=True, text=True,
+        check=False, env={**os.environ, **environment},
+    )  # fmt: skip
 
 
 def epochs(job: Job) -> int:
@@ -111,10 +107,8 @@ def test_a_running_job_is_changed_from_python_and_command_line(
     # The end: who waits for it is answered, and the server stops with the run.
     waiting = subprocess.Popen(
         [sys.executable, "-m", "spark_ext", "control", early.url, "stop", "--timeout", "60", "--json"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "SPARK_EXT_TOKEN": early.token},
-    )
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "SPARK_EXT_TOKEN": early.token},
+    )  # fmt: skip
     printed, _ = waiting.communicate(timeout=120)
     assert waiting.returncode == 0, printed
     assert json.loads(printed)["result"] == {"state": "CANCELED"}

@@ -18,7 +18,7 @@ from spark_ext.spark.backend.classic import CLASSIC
 from spark_ext.spark.backend.listeners import listening
 from spark_ext.spark.backend.state import StateStores
 from tests.support import validators
-from tests.support.jobs import JobHarness, expected, numbers
+from tests.support.jobs import JobHarness, expected, numbers, stopped
 from tests.support.saved import ALL, Chain, first_rows, held
 from tests.support.waiting import until
 
@@ -98,11 +98,7 @@ def test_a_query_with_no_epoch_at_the_cut_begins_after_a_restore(lab: JobHarness
 
 def test_nothing_is_written_into_a_rescaled_state(lab: JobHarness) -> None:
     job = lab.job(distinct(lab, gate=lab.folder / "gate"))
-    job.start()
-    try:
-        until(lambda: job.snapshot().query("q").rows > 0, "an epoch")
-    finally:
-        job.stop()
+    stopped(job)
     job.rescale("q", 3)
     before = {file.relative_to(lab.checkpoint()) for file in lab.checkpoint().rglob("*")}
     Late(lab.spark).started("", "")
@@ -139,9 +135,7 @@ def test_stores_of_queries_that_run_and_of_other_folders_stay(lab: JobHarness) -
     assert list((out / "one" / "state").rglob("*.zip")), "a later start begins with it"
 
 
-def test_what_does_not_end_is_said(
-    lab: JobHarness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_hangs_is_said(lab: JobHarness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StateStores, "busy", True)
     monkeypatch.setattr(state, "WITHIN_S", 0)
     assert not CLASSIC.settle_state(lab.spark, str(lab.folder))

@@ -33,8 +33,6 @@ GRAPH = JobGraph((QueryNode("a", (), ("x",)), QueryNode("c", (Reader("x", "x-in"
 
 
 class Run:
-    """A query as the meter sees it."""
-
     def __init__(self, uid: str, application: str = "", fed: tuple[str, ...] = ()) -> None:
         self.spec = SimpleNamespace(uid=uid, fed=frozenset(fed))
         self.application = application
@@ -45,9 +43,7 @@ class Run:
 
     def commit(self, stamp: int, *offsets: SourceOffset, epoch: int | None = None) -> None:
         self.committed = self.committed + 1 if epoch is None else epoch
-        logged = LoggedOffsets(
-            self.committed, {"batchTimestampMs": stamp}, tuple(offset.to_json() for offset in offsets)
-        )
+        logged = LoggedOffsets(self.committed, {"batchTimestampMs": stamp}, tuple(one.to_json() for one in offsets))
         self.recent = (*self.recent, (self.committed, logged))
 
     def committed_at(self, epoch: int) -> float | None:
@@ -72,14 +68,9 @@ class Bench:
         self.arrived: list[Marker] = []
         self.recorded: list[tuple[str, LatencySnapshot]] = []
         self.meter = LatencyMeter(
-            "lab",
-            lambda: GRAPH,
-            interval=interval,
-            keep=keep,
-            arrived=self.arrived.append,
-            record=lambda query, one: self.recorded.append((query, one)),
-            clock=lambda: self.now,
-        )
+            "lab", lambda: GRAPH, interval=interval, keep=keep, arrived=self.arrived.append,
+            record=lambda query, one: self.recorded.append((query, one)), clock=lambda: self.now,
+        )  # fmt: skip
 
     def tick(self, now: int, *runs: Run) -> None:
         self.now = now
@@ -148,9 +139,7 @@ def test_an_epoch_whose_beginning_is_not_known_is_not_measured() -> None:
     ("recorded", "measured"), [(3_000, [("a", 1_990)]), (None, []), (9_001, []), (-1, [])],
     ids=["by the driver's clock", "unknown", "in the future", "before the look"],
 )  # fmt: skip
-def test_the_storage_says_when_a_commit_found_late_was_made(
-    recorded: int | None, measured: list[tuple[str, int]]
-) -> None:
+def test_storage_says_when_a_commit_found_late_was_made(recorded: int | None, measured: list[tuple[str, int]]) -> None:
     """If its clock is not another one: the commit was made between two looks."""
     bench, run = Bench(), Run("a")
     run.commit(1_010, at(5, new=True))
@@ -162,11 +151,15 @@ def test_the_storage_says_when_a_commit_found_late_was_made(
     assert bench.ms() == [*measured, ("a", LATE - 100)], "the driver has just looked"
 
 
+def linked(folder: Path) -> tuple[Producer, ExchangeView, Bench, Run, Run]:
+    """An exchange, a look at it, a meter, and the queries that write and read it."""
+    producer = Producer(folder)
+    first = Run("a", producer.epoch(0).application)
+    return producer, ExchangeView(producer.master), Bench(), first, Run("c", fed=("x-in",))
+
+
 def test_reading_after_an_unknown_epoch_is_not_counted_again(tmp_path: Path) -> None:
-    producer = Producer(tmp_path)
-    view = ExchangeView(producer.master)
-    bench, first = Bench(), Run("a", producer.epoch(0).application)
-    second = Run("c", fed=("x-in",))
+    producer, view, bench, first, second = linked(tmp_path)
     ends = [producer.write(number, 10, 10) + 1 for number in range(4)]
     for number in range(4):
         first.commit(1_010 + number, at(number + 1, new=number == 0))
@@ -208,11 +201,8 @@ def test_what_has_changed_is_recorded_now_and_then() -> None:
 
 def test_rows_that_wait_in_an_exchange_count(tmp_path: Path) -> None:
     """Of an entry of which a part is read, the rest is waited for."""
-    producer = Producer(tmp_path)
-    view = ExchangeView(producer.master)
+    producer, view, bench, first, second = linked(tmp_path)
     producer.register("x-in", "c")
-    bench, first = Bench(), Run("a", producer.epoch(0).application)
-    second = Run("c", fed=("x-in",))
     ends = []
     for number in range(3):
         ends.append(producer.write(number, 10, 10) + 1)
@@ -235,11 +225,8 @@ def test_rows_that_wait_in_an_exchange_count(tmp_path: Path) -> None:
 
 
 def test_an_entry_that_is_written_after_the_look_is_waited_for(tmp_path: Path) -> None:
-    producer = Producer(tmp_path)
-    view = ExchangeView(producer.master)
+    producer, view, bench, first, second = linked(tmp_path)
     view.look()
-    bench, first = Bench(), Run("a", producer.epoch(0).application)
-    second = Run("c", fed=("x-in",))
     end = producer.write(0, 10, 10) + 1
     second.commit(1_050, front(end, new=True))
     bench.tick(1_100, first, second)
@@ -381,8 +368,7 @@ def test_an_epoch_that_is_repeated_keeps_its_beginning(lab: JobHarness) -> None:
 
 def test_a_job_that_does_not_ask_for_markers_has_none(lab: JobHarness) -> None:
     job = lab.job(lab.source("in", counts="5"))
-    result = job.run(progress=False)
-    assert result.query("q").latencies == ()
+    assert job.run(progress=False).query("q").latencies == ()
     assert Ledger(job.state_directory).table(LatencyRow).rows() == []
 
 

@@ -36,10 +36,8 @@ class Diamond:
         x = self.job.exchange("x", partitions=3, key="n", **given)
         y = self.job.exchange("y", partitions=2, **given)
         self.job.add("pass", x.write(lab.source("in", **source)))
-        doubled = x.read("to-double").withColumn("n", F.col("n") + 1000)
-        self.job.add("double", y.write(doubled))
-        both = x.read("x-in", max_rows_per_epoch=limit).union(y.read("y-in"))
-        lab.add(self.job, both, query="both", out="out")
+        self.job.add("double", y.write(x.read("to-double").withColumn("n", F.col("n") + 1000)))
+        lab.add(self.job, x.read("x-in", max_rows_per_epoch=limit).union(y.read("y-in")), query="both", out="out")
 
 
 def both(*counts: int) -> list[tuple[str, int]]:
@@ -56,17 +54,11 @@ def entries(state: Path, name: str) -> list[Entry]:
 
 
 @pytest.mark.slow(20, "starts the workers of three linked queries, twice")
-@pytest.mark.without_validators(
-    validators.end_of_input_once_and_last, validators.hooks_in_order, reason="a reset begins anew"
-)
+@pytest.mark.without_validators(validators.end_of_input_once_and_last, validators.hooks_in_order, reason="it is reset")
 def test_a_diamond_ends_with_each_row_once_and_is_reset_as_one(lab: JobHarness) -> None:
-    """One job from all sides: rows, order of the end, what is registered when, what is released, and further runs.
-
-    A consumer that continued alone after a reset would lose the rows that it has read already, or read them twice.
-    """
+    """One job from all sides: rows, order of the end, what is registered when, what is released, and further runs."""
     job = Diamond(lab, keep="1 hour").job
-    result = job.run(progress=False)
-    assert result.state is State.FINISHED
+    assert job.run(progress=False).state is State.FINISHED
     assert lab.numbers() == both(40, 25)
     state = lab.folder / "state"
     log = entries(state, "x")
@@ -103,8 +95,7 @@ def test_after_a_restart_each_row_is_there_once_and_all_released(lab: JobHarness
     first = Diamond(lab, source={"gate": str(gate)}).job
     first.start()
     until(lambda: len(lab.numbers()) >= 20, "the first epoch has passed both ways")
-    stopped = first.stop()
-    assert stopped.state is State.CANCELED
+    assert first.stop().state is State.CANCELED
     assert not any(entry.kind is EntryKind.SEAL for entry in entries(lab.folder / "state", "x"))
     # The state directory may be moved: an exchange is known by its name.
     gate.touch()
@@ -200,8 +191,7 @@ def test_a_reader_that_left_is_named_until_it_is_forgotten(lab: JobHarness) -> N
         return made
 
     gate = lab.folder / "gate"
-    first = job("a", "b")
-    first.start()
+    first = job("a", "b").start()
     until(lambda: len(lab.numbers("a")) == len(lab.numbers("b")) == 20, "both have read the first epoch")
     first.stop()
     gate.touch()
@@ -235,8 +225,7 @@ def test_x1_p7_a_new_consumer_reads_all_of_a_finished_producer(lab: JobHarness) 
             lab.add(made, x.read(uid), query=f"read-{uid}", out=uid)
         return made
 
-    first = job("a")
-    first.start()
+    first = job("a").start()
     first.checkpoint(60)  # the producer ends before it has seen the barrier, or just behind it
     first.await_termination()
     taken = {row.status for row in aligned(first)}
@@ -296,8 +285,7 @@ def test_what_cannot_work_is_refused_before_anything_runs(lab: JobHarness) -> No
 
     outside = made()
     elsewhere = str(lab.folder / "another" / "exchanges" / "x")
-    writer = rows.writeStream.format("exchange_2pc").option("uid", "x").option("path", elsewhere)
-    outside.add("a", writer)
+    outside.add("a", rows.writeStream.format("exchange_2pc").option("uid", "x").option("path", elsewhere))
     refused(outside, "is not an exchange of this job")
     assert not (lab.folder / "state" / "exchanges").exists()
 
@@ -312,8 +300,7 @@ def test_a_changed_or_damaged_exchange_is_refused_by_name(lab: JobHarness) -> No
         lab.add(made, x.read("x-in"), query="read", out="out")
         return made
 
-    first = job()
-    first.start()
+    first = job().start()
     until(lambda: len(lab.numbers()) == 20, "the first epoch has been read")
     first.stop()
     with pytest.raises(ConfigurationError, match="partitions of the exchange is 2, but the job now specifies 3"):
@@ -343,13 +330,9 @@ def test_a_changed_or_damaged_exchange_is_refused_by_name(lab: JobHarness) -> No
 @pytest.mark.core
 @pytest.mark.slow(15, "takes three checkpoints of three linked queries")
 def test_f8_aligned_checkpoints_of_a_diamond_reflect_one_input(lab: JobHarness) -> None:
-    """U1, F8: the output up to each is that of the input up to it; one that is under way at the end is completed.
-
-    F6: the end passes through the exchanges by their seals, behind everything that the roots have written.
-    """
+    """U1, F6, F8: the output up to each is that of the input; one that is under way at the end is completed."""
     # Its readers keep up with the source: an aligned checkpoint waits for what they have still to read.
-    diamond = Diamond(lab, 10_000, keep="1 hour", source={"live": "true", "rate": 100, "max_rows_per_epoch": 30})
-    job = diamond.job
+    job = Diamond(lab, 10_000, keep="1 hour", source={"live": "true", "rate": 100, "max_rows_per_epoch": 30}).job
     job.start()
     until(lambda: len(lab.numbers()) > 0, "rows have passed both ways")
     taken = [job.checkpoint(60) for _ in range(2)]

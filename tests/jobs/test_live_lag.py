@@ -15,50 +15,11 @@ import spark_ext as sx
 from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow
-from spark_ext.model.offsets import Position
-from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.spark.session.registry import folder_of
 from spark_ext.views.page.document import page
 from spark_ext.views.page.facts import FactsReader
+from tests.support.jobs import register
 from tests.support.waiting import until
-
-
-class GrowingOptions(SourceOptions):
-    path: str
-
-
-class Growing(ChannelSource):
-    """As many numbers as a file says that there are by now."""
-
-    options_type = GrowingOptions
-    options: GrowingOptions
-
-    @classmethod
-    def name(cls) -> str:
-        return "growing_numbers"
-
-    @property
-    def bounded(self) -> bool:
-        return False
-
-    def schema(self) -> str:
-        return "n bigint"
-
-    def _there(self) -> int:
-        return int(Path(self.options.path).read_text() or 0)
-
-    def discover(self) -> list[Channel]:
-        return [Channel("all")]
-
-    def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
-        end = min(self._there(), start + (limit.rows or 10**9))
-        return Advance(end, False, end - start)
-
-    def lag(self, channel: Channel, at: Position) -> int | None:
-        return self._there() - int(at)
-
-    def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"n": list(range(start, end))})
 
 
 @dataclass
@@ -72,7 +33,6 @@ class Lab:
         draft.replace(self.folder / "rows")
 
     def job(self, **settings: Any) -> Job:
-        """A job whose epochs last until `open` is there."""
         gate = str(self.folder / "open")
 
         def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -81,8 +41,8 @@ class Lab:
                     time.sleep(0.05)
                 yield batch
 
-        rows = self.spark.readStream.format("growing_numbers").option("uid", "in").option("max_rows_per_epoch", 5)
-        frame = rows.option("path", str(self.folder / "rows")).load().mapInArrow(held, "n bigint")
+        rows = self.spark.readStream.format("growing").option("uid", "in").option("max_rows_per_epoch", 5)
+        frame = rows.option("path", str(self.folder / "rows")).load().select("n").mapInArrow(held, "n bigint")
         job = sx.Job(self.spark, "live", state=self.folder / "state", **settings)
         sink = frame.writeStream.format("delta_2pc").option("uid", "out").option("path", str(self.folder / "out"))
         job.add("q", sink)
@@ -91,7 +51,7 @@ class Lab:
 
 @pytest.fixture
 def lab(spark: SparkSession, tmp_path: Path) -> Lab:
-    sx.register(spark, Growing)
+    register(spark)
     return Lab(spark, tmp_path)
 
 
@@ -134,8 +94,7 @@ def test_without_the_interval_nothing_is_asked_or_noted(lab: Lab) -> None:
     lab.arrived(12)
     job = lab.job(lag_interval=0).start()
     try:
-        planned = lab.folder / "state/queries/q/checkpoint/offsets/0"
-        until(planned.exists, "the epoch was planned")
+        until((lab.folder / "state/queries/q/checkpoint/offsets/0").exists, "the epoch was planned")
         time.sleep(0.5)
         assert job.snapshot().query("q").lag_rows is None
         assert not list(folder_of(lab.spark).glob("in.lag"))

@@ -29,10 +29,8 @@ def lost(ledger: Ledger, incarnation: Incarnation) -> None:
 
 
 def found_by(ledger: Ledger, seconds: float) -> list[IncidentRow]:
-    """The incidents that the next start records."""
     incarnation = started(ledger, seconds)
-    writer = LedgerWriter(ledger, incarnation)
-    behind = WriteBehind(writer, "shop")
+    behind = WriteBehind(LedgerWriter(ledger, incarnation), "shop")
     record_lost_driver(ledger, incarnation, behind)
     behind.flush()
     rows = [row for row in ledger.table(IncidentRow).rows() if row.incarnation == incarnation.number]
@@ -74,8 +72,7 @@ def test_without_a_heartbeat_the_last_row_counts(tmp_path: Path) -> None:
 
 def test_an_end_in_order_is_no_loss(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path / "state"))
-    writer = LedgerWriter(ledger, started(ledger, 0))
-    writer.end("CANCELED")
+    LedgerWriter(ledger, started(ledger, 0)).end("CANCELED")
     assert found_by(ledger, 60) == []
 
 

@@ -1,7 +1,6 @@
 """One real job with everything on: what Prometheus, the REST server and OpenTelemetry have agrees with its ledger."""
 
 import threading
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, count, udf, window
 
@@ -28,6 +26,7 @@ from spark_ext.model.lifecycle import State
 from spark_ext.views.downtime import downtime
 from spark_ext.views.status import read_status
 from tests.metrics.jobs import BY_NAME
+from tests.metrics.test_prometheus import parsed, scraped
 from tests.servers.ports import free_ports
 from tests.support.waiting import until
 
@@ -50,30 +49,15 @@ class Seen:
     later: Scrape  # of a second start
 
     def rows(self, row_type: Any) -> list[Any]:
-        """The rows of the first start, each once."""
         rows = {repr(row): row for row in Ledger(str(self.state)).table(row_type).rows() if row.incarnation == 1}
         return list(rows.values())
-
-
-def parsed(text: str) -> Scrape:
-    found = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            found[sample.name, frozenset((sample.labels or {}).items())] = sample.value
-    return found
 
 
 STAGES = "spark_ext_epoch_stage_seconds_total"
 
 
 def total(scrape: Scrape, name: str, **labels: str) -> float:
-    """The sum of a metric's series with these labels."""
     return sum(value for (found, of), value in scrape.items() if found == name and labels.items() <= dict(of).items())
-
-
-def scraped(port: int) -> Scrape:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
-        return parsed(answer.read().decode())
 
 
 def windows(spark: SparkSession, folder: Path) -> Any:
@@ -90,14 +74,8 @@ def windows(spark: SparkSession, folder: Path) -> Any:
             raise ConnectionRefusedError(111, "Connection refused")
         return seq
 
-    rows = (
-        spark.readStream.format("datagen")
-        .option("uid", "in")
-        .option("rows", 400)
-        .option("rows_per_second", 400)
-        .option("max_rows_per_epoch", 100)
-        .load()
-    )
+    reader = spark.readStream.format("datagen")
+    rows = reader.options(uid="in", rows=400, rows_per_second=400, max_rows_per_epoch=100).load()
     marked = sx.with_watermark(rows.where(looked_up("seq") >= 0), "ts", "1 second")
     counted = marked.groupBy(window("ts", "1 second")).agg(count("*").alias("rows"))
     return counted.select(col("window.start").alias("start"), "rows").writeStream
@@ -105,14 +83,9 @@ def windows(spark: SparkSession, folder: Path) -> Any:
 
 def made(spark: SparkSession, folder: Path, port: int) -> sx.Job:
     job = sx.Job(
-        spark,
-        "lab",
-        state=folder / "state",
-        metrics_port=port,
-        opentelemetry=True,
-        restart_backoff="10 ms",
+        spark, "lab", state=folder / "state", metrics_port=port, opentelemetry=True, restart_backoff="10 ms",
         checkpoint_interval="500 ms",
-    )
+    )  # fmt: skip
     writer = windows(spark, folder).format("delta_2pc").option("uid", "out").option("path", str(folder / "out"))
     return job.add("counts", writer)
 
@@ -215,9 +188,8 @@ def test_downtime_is_the_ledgers_and_continues_at_the_next_start(seen: Seen) -> 
         found = total(seen.later, "spark_ext_downtime_seconds_total", **{"class": kind})
         assert found == pytest.approx(seconds, abs=0.001)
     assert "NETWORK" in expected
-    assert total(seen.later, "spark_ext_downtime_seconds_total") >= total(
-        seen.after, "spark_ext_downtime_seconds_total"
-    )
+    later, after = (total(one, "spark_ext_downtime_seconds_total") for one in (seen.later, seen.after))
+    assert later >= after
 
 
 def test_gauges_follow_the_job(seen: Seen) -> None:

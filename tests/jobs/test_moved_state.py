@@ -42,12 +42,8 @@ def test_transform_with_state_is_renamed_and_moved(spark: SparkSession, tmp_path
     lab = Lab(spark, tmp_path)
 
     def job(**words: Any) -> Job:
-        frame = (
-            lab.generated(rows=30)
-            .selectExpr("n", "1 AS k")
-            .groupBy("k")
-            .transformWithStateInPandas(Counts(), "n bigint", "Append", "None")
-        )
+        grouped = lab.generated(rows=30).selectExpr("n", "1 AS k").groupBy("k")
+        frame = grouped.transformWithStateInPandas(Counts(), "n bigint", "Append", "None")
         return lab.job(frame, others=(), **words)
 
     running = job(interval=NEVER).start()

@@ -1,7 +1,7 @@
 """Queries that are functions of the configuration: built at each start, and anew between two epochs."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ SETTING = "spark.sql.session.timeZone"
 
 
 def send(folder: Path, kind: str, target: str = "query:q", value: Any = None) -> Event:
-    """As a client in another process does."""
     (found,) = ControlLog(Ledger(str(folder / "state"))).accept([Request(kind, target, value)])
     assert isinstance(found, Accepted), found
     return found.event
@@ -46,7 +45,6 @@ def steps(folder: Path, event: Event) -> list[ControlTransitionRow]:
 
 
 def last(folder: Path, event: Event) -> ControlTransitionRow:
-    """The last step of an event, once it is there."""
     found: list[ControlTransitionRow] = []
 
     def over() -> bool:
@@ -66,7 +64,6 @@ def states(folder: Path) -> list[str]:
 
 
 def by_epoch(folder: Path, column: str, out: str = "out") -> dict[int, set[Any]]:
-    """What the rows of each epoch have in a column."""
     found = {}
     for file in sorted((folder / out).glob("*.json")):
         rows = json.loads(file.read_text())["rows"]
@@ -86,9 +83,7 @@ def stamped(folder: Path, epoch: int, query: str = "q") -> Mapping[str, Any]:
 @pytest.mark.slow(12, "a query is started three times")
 def test_a_query_with_a_channel_source_changes_between_epochs(lab: JobHarness) -> None:
     lab.spark.conf.set("spark.sql.streaming.minBatchesToRetain", "100000")  # the offsets of all epochs are compared
-    job = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms")
-    job.add("q", rebuilt(lab))
-    job.start()
+    job = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms").add("q", rebuilt(lab)).start()
     until(lambda: len(lab.rows()) > 20, "rows")
     factor = set_key(lab.folder, "factor", 2)
     changed = last(lab.folder, factor)
@@ -98,20 +93,17 @@ def test_a_query_with_a_channel_source_changes_between_epochs(lab: JobHarness) -
     assert f"restarted before epoch {applied.epoch}, in " in changed.reason
     other = last(lab.folder, set_key(lab.folder, "other", 1))
     assert (other.status, other.result) == ("acknowledged", None)
-    bad = set_key(lab.folder, "factor", "many")
-    refused = last(lab.folder, bad)
+    refused = last(lab.folder, set_key(lab.folder, "factor", "many"))
     assert refused.status == "rejected" and "ValueError: many is no number" in refused.reason
     setting = last(lab.folder, set_key(lab.folder, "spark.sql.shuffle.partitions", 7))
     assert setting.status == "rejected" and "which its checkpoint holds" in setting.reason
-    again = send(lab.folder, "restart")
-    done = last(lab.folder, again)
+    done = last(lab.folder, send(lab.folder, "restart"))
     assert done.status == "acknowledged" and done.result["took_ms"] > 0
     until(lambda: max(by_epoch(lab.folder, "factor")) > done.result["epoch"], "an epoch behind the restart")
     job.stop()
 
     assert states(lab.folder) == ["RUNNING", *["RESTARTING", "RUNNING"] * 2, "CANCELED"]
-    numbers = lab.numbers()
-    assert numbers == expected(len(numbers))
+    assert lab.numbers() == expected(len(lab.rows()))
     factors = by_epoch(lab.folder, "factor")
     # What the plan has, each epoch's offset says.
     assert {epoch: {stamped(lab.folder, epoch).get("factor", 1)} for epoch in factors} == factors
@@ -167,18 +159,13 @@ def test_a_query_of_sparks_own_sources_is_built_with_new_options(lab: JobHarness
 
     # A further start builds with what is in force.
     seen: list[dict[str, Any]] = []
-    again = sx.Job(lab.spark, "lab", state=lab.folder / "state")
-    again.add("q", _noting(build, seen))
-    again.start().stop()
-    assert seen[-1] == {"files": 4, SETTING: "Asia/Tokyo", "other": 4}
 
-
-def _noting(build: Callable[..., Any], seen: list[dict[str, Any]]) -> Callable[..., Any]:
-    def noted(config: Mapping[str, Any]) -> Any:
+    def noted(config: Mapping[str, Any]) -> DataStreamWriter:
         seen.append(dict(config))
         return build(config)
 
-    return noted
+    sx.Job(lab.spark, "lab", state=lab.folder / "state").add("q", noted).start().stop()
+    assert seen[-1] == {"files": 4, SETTING: "Asia/Tokyo", "other": 4}
 
 
 @pytest.mark.slow(20, "a driver is started, and killed")
@@ -192,22 +179,16 @@ def test_a_driver_is_killed_during_a_restart(lab: JobHarness, monkeypatch: pytes
         kill(driver)
     monkeypatch.delenv(failpoints.VARIABLE)
     assert not [row for row in steps(lab.folder, changed) if row.status == "acknowledged"]
-    job = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms")
-    job.add("q", rebuilt(lab))
-    job.start()
-    done = last(lab.folder, changed)
-    assert done.status == "acknowledged"
+    job = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms").add("q", rebuilt(lab)).start()
+    assert last(lab.folder, changed).status == "acknowledged"
     until(lambda: 2 in set().union(*by_epoch(lab.folder, "factor").values()), "rows of the new plan")
     job.stop()
-    numbers = lab.numbers()
-    assert numbers == expected(len(numbers))
+    assert lab.numbers() == expected(len(lab.rows()))
     factors = by_epoch(lab.folder, "factor")
     assert {epoch: {stamped(lab.folder, epoch).get("factor", 1)} for epoch in factors} == factors
 
 
-def test_a_driver_killed_before_a_refused_values_hold_continues(
-    lab: JobHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_killed_before_a_refused_values_hold_continues(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """The key has its former value again by then: the next start builds the query with that."""
     monkeypatch.setenv(failpoints.VARIABLE, f"{FailPoint.QUERY_BEFORE_RELEASE}=kill")
     with running(rebuilding, lab.folder) as driver:
@@ -217,15 +198,13 @@ def test_a_driver_killed_before_a_refused_values_hold_continues(
         kill(driver)
     monkeypatch.delenv(failpoints.VARIABLE)
     before = len(lab.rows())
-    job = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms")
-    job.add("q", rebuilt(lab)).start()
+    job = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms").add("q", rebuilt(lab)).start()
     until(lambda: len(lab.rows()) > before, "further rows")
     refused = last(lab.folder, many)
     assert refused.status == "rejected" and "ValueError: many is no number" in refused.reason
     assert last(lab.folder, set_key(lab.folder, "factor", 2)).status == "acknowledged"
     job.stop()
-    numbers = lab.numbers()
-    assert numbers == expected(len(numbers))
+    assert lab.numbers() == expected(len(lab.rows()))
     assert set().union(*by_epoch(lab.folder, "factor").values()) <= {1, 2}
 
 
@@ -235,11 +214,9 @@ def test_a_key_that_one_query_refuses_is_in_force_in_none(lab: JobHarness) -> No
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms")
     job.add("q", rebuilt(lab, "a-in", "a")).add("r", rebuilt(lab, "b-in", "b", most=5)).start()
     until(lambda: all(by_epoch(lab.folder, "factor", out) for out in "ab"), "rows of both")
-    many = send(lab.folder, "set_config", "job", {"key": "factor", "value": 7})
-    refused = last(lab.folder, many)
+    refused = last(lab.folder, send(lab.folder, "set_config", "job", {"key": "factor", "value": 7}))
     assert refused.status == "rejected" and "ValueError: 7 is too much" in refused.reason
-    few = send(lab.folder, "set_config", "job", {"key": "factor", "value": 2})
-    done = last(lab.folder, few)
+    done = last(lab.folder, send(lab.folder, "set_config", "job", {"key": "factor", "value": 2}))
     assert (done.status, sorted(done.result["restarted"])) == ("acknowledged", ["q", "r"])
     until(lambda: all(2 in set().union(*by_epoch(lab.folder, "factor", out).values()) for out in "ab"), "both changed")
     job.stop()
@@ -267,8 +244,7 @@ def test_an_epoch_planned_before_a_start_keeps_its_own_plan(lab: JobHarness) -> 
         return files.writeStream.foreachBatch(take)
 
     def started() -> sx.Job:
-        job = sx.Job(lab.spark, "lab", state=lab.folder / "state", restart_attempts=0)
-        return job.add("q", build).start()
+        return sx.Job(lab.spark, "lab", state=lab.folder / "state", restart_attempts=0).add("q", build).start()
 
     for number in range(3):
         (folder / f"{number}.json").write_text(json.dumps({"n": number}))

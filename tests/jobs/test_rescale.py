@@ -19,7 +19,7 @@ from spark_ext.spark.logs.epoch_files import state_partitions
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.logs.state_partitions import repartition
 from tests.support import validators
-from tests.support.jobs import JobHarness, expected, numbers
+from tests.support.jobs import JobHarness, expected, numbers, partitions, stopped
 from tests.support.refusals import broken, delta_numbers
 from tests.support.waiting import until
 
@@ -37,15 +37,6 @@ def job(lab: JobHarness, live: str = "false", gate: Path | None = None, **settin
     return lab.job(distinct(lab, live=live, **options), **settings)
 
 
-def stopped(started: Job) -> None:
-    """Run a job until it has committed rows, and stop it."""
-    started.start()
-    try:
-        until(lambda: started.snapshot().query("q").rows > 0, "an epoch with rows")
-    finally:
-        started.stop()
-
-
 def test_an_epoch_in_doubt_is_completed_before_a_rescale(lab: JobHarness) -> None:
     """The sink has committed it, and Spark has not. Its rows are not written again under another number."""
     with pytest.raises(JobFailedError, match="between the sink's commit and Spark's"):
@@ -58,9 +49,8 @@ def test_an_epoch_in_doubt_is_completed_before_a_rescale(lab: JobHarness) -> Non
     changed.rescale("q", 3)
     assert lab.numbers() == written, "the epoch is known, and no other one has run"
     # Spark has added an epoch without rows, with the new partitions.
-    newest = log.newest_commit()
-    assert newest is not None and newest == log.newest_offsets()
-    assert state_partitions(str(lab.checkpoint()), newest) == 3
+    assert log.newest_commit() == log.newest_offsets()
+    assert partitions(lab.checkpoint()) == 3
 
     assert changed.run(progress=False).finished
     assert lab.numbers() == expected(40, 40)
@@ -72,10 +62,7 @@ def test_an_epoch_in_doubt_is_completed_before_a_rescale(lab: JobHarness) -> Non
     validators.end_of_input_once_and_last, validators.hooks_in_order, reason="after a reset all of it comes again"
 )
 def test_a_copy_that_was_not_put_in_its_place_never_is(lab: JobHarness) -> None:
-    """The job runs on with the checkpoint that it has, to its end. After a reset all rows are read again.
-
-    Before, the start after the reset took the copy for the checkpoint, and the rows that it knows were lost.
-    """
+    """The job runs on with the checkpoint that it has, to its end. After a reset all rows are read again."""
     gate = lab.folder / "gate"
     stopped(job(lab, gate=gate))
     broken(FailPoint.RESCALE_BEFORE_MOVING_ASIDE, lambda: job(lab, gate=gate).rescale("q", 3))
@@ -100,8 +87,7 @@ def test_a_query_renamed_after_an_interrupted_rescale_continues(lab: JobHarness)
     renamed.add("r", writer.option("path", str(lab.folder / "out")), renamed_from="q")
     assert renamed.run(progress=False).finished
     assert lab.numbers() == expected(40, 40)
-    newest = SparkLog(str(lab.checkpoint("r"))).newest_commit()
-    assert newest is not None and state_partitions(str(lab.checkpoint("r")), newest) == 3
+    assert partitions(lab.checkpoint("r")) == 3
 
 
 @pytest.mark.without_validators(validators.no_state_left, reason="duplicates are remembered without an end")
@@ -109,10 +95,7 @@ def test_a_query_renamed_after_an_interrupted_rescale_continues(lab: JobHarness)
 def test_an_older_driver_commits_nothing_once_the_copy_is_made(
     lab: JobHarness, monkeypatch: pytest.MonkeyPatch, linked: bool
 ) -> None:
-    """It runs on another host, and reads on while the copy is repartitioned.
-
-    Before, the rows of its epoch were written twice; with two epochs the target stayed ahead of the state.
-    """
+    """It runs on another host, and reads on while the copy is repartitioned."""
     gate, out = lab.folder / "gate", lab.folder / "table"
 
     def linked_job() -> Job:
@@ -187,10 +170,8 @@ def test_a_query_that_was_built_late_is_no_obstacle(lab: JobHarness) -> None:
         until(lambda: len(made.snapshot().queries) == 3 and made.snapshot().query("late").rows > 0, "it has begun")
     finally:
         made.stop()
-    log = SparkLog(str(lab.checkpoint()))
     gated().rescale("q", 3)
-    newest = log.newest_commit()
-    assert newest is not None and state_partitions(str(lab.checkpoint()), newest) == 3
+    assert partitions(lab.checkpoint()) == 3
 
 
 def test_what_no_start_accepts_is_not_rescaled_either(lab: JobHarness) -> None:

@@ -43,8 +43,7 @@ def test_metadata_that_has_no_positions_rolls_no_table_back() -> None:
     ],
 )
 def test_a_position_that_is_known_or_before_the_first_epoch(epoch: int | None, sink: SinkMetadata) -> None:
-    part = QueryMetadata("q", epoch, sinks={"out": sink})
-    written = CheckpointMetadata("flights", 1, 7, {"daily": part})
+    written = CheckpointMetadata("flights", 1, 7, {"daily": QueryMetadata("q", epoch, sinks={"out": sink})})
     read = CheckpointMetadata.from_json(json.loads(json.dumps(written.to_json())))
     assert read == written
     found = comparison(read, "daily", "later")
@@ -57,8 +56,7 @@ def test_a_position_that_is_known_or_before_the_first_epoch(epoch: int | None, s
 def test_a_savepoint_that_another_copy_of_the_state_has_taken() -> None:
     """Its positions are numbers of versions that the targets of this copy have too, with other rows."""
     found = comparison(CheckpointMetadata("flights", 1, 7, {}))
-    about = replace(ABOUT, start=22)
-    of_a_copy = replace(found, saved=replace(found.saved, about=about))
+    of_a_copy = replace(found, saved=replace(found.saved, about=replace(ABOUT, start=22)))
     with pytest.raises(StateError, match="in a start that this state does not know") as refused:
         of_a_copy.check_start([20, None, 21])
     assert "savepoint /kept/monday" in refused.value.operator and "empty state directory" in refused.value.do

@@ -84,10 +84,7 @@ def test_queries_that_were_built_later_left_out_or_added_again(lab: JobHarness) 
 
 @pytest.mark.slow(15, "runs a job of three queries four times")
 def test_a_query_removed_at_the_savepoint_has_come_back(lab: JobHarness) -> None:
-    """It did not come after the savepoint: what it had written before is nobody's to take away.
-
-    The other two write one table, which is put back for both.
-    """
+    """What it had written before is nobody's to take away. The others write one table, which is put back for both."""
     gate, place = lab.folder / "gate", lab.folder / "savepoint"
 
     def job(*, second: bool = True) -> Job:
@@ -117,9 +114,7 @@ def test_a_query_removed_at_the_savepoint_has_come_back(lab: JobHarness) -> None
         job().start()
 
 
-def test_a_target_that_cannot_be_put_back_is_ahead_of_the_state(
-    lab: JobHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_that_cannot_be_put_back_is_ahead_of_it(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Because another driver still commits, or because the state was put back from a backup: nothing has begun."""
     gate, place, out = lab.folder / "gate", lab.folder / "savepoint", lab.folder / "out"
 

@@ -86,16 +86,13 @@ def test_stamps_under_a_name_between_two_renames_are_kept(tmp_path: Path) -> Non
     kept = {"queries/b/checkpoint", "replaced/4/queries/a/checkpoint"}
     make(tmp_path, *(f"{place}/{STAMPS}/{place[0]}.json" for place in (*kept, "queries/x/checkpoint")))
     saved = SimpleNamespace(
-        about=SimpleNamespace(lineage=1),
-        metadata=SimpleNamespace(queries={"a": QueryMetadata("id", 7)}),
-        below=lambda place: [],
-        folder=str(tmp_path / "savepoint"),
-    )
+        about=SimpleNamespace(lineage=1), metadata=SimpleNamespace(queries={"a": QueryMetadata("id", 7)}),
+        below=lambda place: [], folder=str(tmp_path / "savepoint"),
+    )  # fmt: skip
     comparison: Any = SimpleNamespace(names={"c": "a"}, saved=saved, job="lab")
     renamed = [LineageEvent("b", 1, 2, renamed_from="a"), LineageEvent("a", 2, 2)]
     another = [LineageEvent("x", 1, 3, renamed_from="y"), LineageEvent("y", 3, 3)]
-    states = RestoredStates(comparison, str(tmp_path), 5, Lineages((*renamed, *another)))
-    states.prepare(Mock(), {})
+    RestoredStates(comparison, str(tmp_path), 5, Lineages((*renamed, *another))).prepare(Mock(), {})
     assert names_in(tmp_path / "restoring/5/c") == {f"{STAMPS}/q.json", f"{STAMPS}/r.json"}
 
 
@@ -114,10 +111,7 @@ def exchange(kind: str, folder: Path, epochs: int) -> Place:
 @pytest.mark.slow(1, "exchanges of up to sixty entries in Delta logs")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_last_numbers_of_what_was_moved_aside_count(tmp_path: Path, kind: str) -> None:
-    """A writer of the log that was moved aside first may still create its next entry, 41, in the place of the newest.
-
-    What an attempt has put back in its place has fewer entries, or none.
-    """
+    """A writer of the log that was moved aside first may still create entry 41, in the place of the newest."""
     state = tmp_path / "state"
     old = exchange(kind, state / "replaced" / "7" / "exchanges" / "x", 40)
     exchange(kind, state / "replaced" / "8" / "exchanges" / "x", 3)

@@ -9,12 +9,11 @@ from spark_ext.checkpoints.savepoint import read_savepoint
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.failpoints import FailPoint
 from spark_ext.jobs.restoring import restore
-from spark_ext.spark.logs.epoch_files import state_partitions
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.testing.children import killed_at
 from spark_ext.testing.exchange_driver import Place
 from tests.support.attached import gateway_of
-from tests.support.jobs import numbers
+from tests.support.jobs import numbers, partitions
 from tests.support.refusals import broken, delta_numbers
 from tests.support.saved import ALL, Chain, act, first_rows, of_snapshot
 from tests.support.waiting import until
@@ -29,18 +28,9 @@ KILLED = {
 }  # after which different things are left behind
 
 
-def planned(checkpoint: Path) -> tuple[int | None, int | None]:
-    log = SparkLog(str(checkpoint))
-    return log.newest_offsets(), log.newest_commit()
-
-
 @pytest.mark.slow(20, "runs three linked jobs")
 def test_r10_r13_in_place_after_the_end_and_again_as_another_job(chain: Chain) -> None:
-    """What was written after the savepoint is taken away, and written again.
-
-    Nothing of the abandoned lineage is needed, nor of the savepoint once the restore is complete. What was restored in
-    place is restored elsewhere, too.
-    """
+    """What came after the savepoint is taken away, and written again, without the savepoint or what it replaced."""
     saved = read_savepoint(str(chain.savepoint))
     assert saved.about.rows_in_flight and not any(part.finished for part in saved.metadata.queries.values())
     elsewhere = chain.savepoint.rename(chain.folder / "moved")
@@ -51,9 +41,11 @@ def test_r10_r13_in_place_after_the_end_and_again_as_another_job(chain: Chain) -
     assert 0 < len(before) < len(ALL) and set(before) < set(ALL)
     state = chain.folder / "state"
     commits = saved.metadata.queries["unique"].epoch
-    assert planned(state / "queries" / "unique" / "checkpoint") == (commits, commits)
     checkpoint = state / "queries" / "unique" / "checkpoint"
-    kept = {str(file.relative_to(checkpoint)) for file in _files(state, "unique") if not of_snapshot(file)}
+    log = SparkLog(str(checkpoint))
+    assert (log.newest_offsets(), log.newest_commit()) == (commits, commits)
+    files = [file for file in checkpoint.rglob("*") if file.is_file() and not of_snapshot(file)]
+    kept = {str(file.relative_to(checkpoint)) for file in files}
     restored = {name for name in saved.below("queries/unique/checkpoint") if not of_snapshot(Path(name))}
     assert kept == restored, "no other file of Spark's"
     job.restore(elsewhere)
@@ -62,26 +54,17 @@ def test_r10_r13_in_place_after_the_end_and_again_as_another_job(chain: Chain) -
     shutil.rmtree(elsewhere)
     shutil.rmtree(state / "replaced")
 
-    result = job.run(progress=False)
-    assert result.finished and chain.written() == ALL
+    assert job.run(progress=False).finished and chain.written() == ALL
     assert chain.job().run(progress=False).rows == 0
 
-    other = chain.job("other", "other-out").restore(chain.savepoint)
-    assert other.run(progress=False).finished
+    assert chain.job("other", "other-out").restore(chain.savepoint).run(progress=False).finished
     assert sorted([*before, *chain.written("other-out")]) == ALL, "what had been written before is in the first table"
     assert chain.written() == ALL, "which the other job leaves alone"
 
 
-def _files(state: Path, query: str) -> list[Path]:
-    return [file for file in (state / "queries" / query / "checkpoint").rglob("*") if file.is_file()]
-
-
 @pytest.mark.slow(20, "restores and rescales once per step")
 def test_interrupted_at_each_step_and_repeated(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A restore in place, a savepoint of what was restored, a restore of that, and a rescale.
-
-    No start gets in between two steps of a restore. The log of the exchange continues above the one that was there.
-    """
+    """A restore in place, a savepoint of that, its restore, and a rescale: no start gets in between two steps."""
     monkeypatch.setattr(restore, "MARGIN", 1)
     exchange = Place("arrow", str(chain.folder / "state" / "exchanges" / "x"))
     before = exchange.parts().master.log.look().last
@@ -107,14 +90,12 @@ def test_interrupted_at_each_step_and_repeated(chain: Chain, monkeypatch: pytest
     job.restore(second, state_partitions={"unique": 3})
 
     checkpoint = chain.folder / "state" / "queries" / "unique" / "checkpoint"
-    for partitions, point in enumerate(RESCALE, 4):
-        broken(point, lambda partitions=partitions: job.rescale("unique", partitions))
+    for number, point in enumerate(RESCALE, 4):
+        broken(point, lambda number=number: job.rescale("unique", number))
     job.rescale("unique", 5)
-    newest = SparkLog(str(checkpoint)).newest_commit()
-    assert newest is not None and state_partitions(str(checkpoint), newest) == 5
+    assert partitions(checkpoint) == 5
     assert chain.job().run(progress=False).finished
-    assert chain.written() == ALL
-    assert state_partitions(str(checkpoint), SparkLog(str(checkpoint)).newest_commit() or 0) == 5
+    assert chain.written() == ALL and partitions(checkpoint) == 5
 
 
 def test_a_query_in_an_interrupted_rescale_is_known_to_a_restore(chain: Chain) -> None:
@@ -147,18 +128,14 @@ def test_a_new_job_whose_restore_is_interrupted_at_each_step(chain: Chain) -> No
     assert chain.job("other", "other-out").run(progress=False).finished
     chain.job().restore(chain.savepoint)
     assert sorted([*chain.written(), *chain.written("other-out")]) == ALL
-    checkpoint = chain.folder / "other" / "queries" / "unique" / "checkpoint"
-    assert state_partitions(str(checkpoint), SparkLog(str(checkpoint)).newest_commit() or 0) == 3
+    assert partitions(chain.folder / "other" / "queries" / "unique" / "checkpoint") == 3
     assert read_savepoint(str(chain.savepoint)) == at_cut
 
 
 @pytest.mark.slow(15, "kills two or three processes, and runs the job")
 @pytest.mark.parametrize("action", KILLED)
 def test_killed_at_some_steps_and_continued_by_another_process(chain: Chain, action: str) -> None:
-    """After `kill -9` a restore has to be repeated; after any other kill the job continues at once, and exactly.
-
-    Each process repeats what the one before was killed in. At each of the other steps an exception is raised above.
-    """
+    """A killed restore has to be repeated, by the next process too; after any other kill the job continues, exact."""
     if action != "restore":
         chain.job().restore(chain.savepoint)
     for point in KILLED[action]:

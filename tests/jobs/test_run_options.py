@@ -12,14 +12,13 @@ from spark_ext.jobs.run_options import RunOptions
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"until": "yesterday"}, "until is 'yesterday'"),
-        ({"until": "now", "emit": "none"}, "emit is 'none'"),
+        ({"until": "yesterday"}, "until is 'yesterday'"), ({"until": "now", "emit": "none"}, "emit is 'none'"),
         ({"until": None, "emit": "all"}, "emit='all' is given without until='now'"),
         ({"until": "now", "if_running": "skip"}, "if_running is 'skip'"),
         ({"until": "now", "wait_timeout": 3.0}, "wait_timeout is given without if_running='wait'"),
         ({"until": "now", "if_running": "wait", "wait_timeout": -1.0}, "wait_timeout is -1.0"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_meant_is_refused(given: dict[str, object], named: str) -> None:
     with pytest.raises(ConfigurationError, match="nothing was started") as refusal:
         RunOptions.of("lab", **given)  # type: ignore[arg-type]

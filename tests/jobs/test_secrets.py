@@ -44,9 +44,7 @@ def test_no_secret_is_in_anything_that_jobs_leave(
 
     def run(name: str, sink: str, **options: str) -> None:
         rows = spark.readStream.format("postgres").options(uid="in", dsn=address, table="orders").load()
-        job = sx.Job(
-            spark, name, state=tmp_path / name, restart_attempts=1, restart_backoff="10 ms", outage_patience="0 s"
-        )
+        job = sx.Job(spark, name, state=tmp_path / name, restart_attempts=1, restart_backoff="10 ms", outage_patience=0)
         job.add("q", rows.writeStream.format(sink).options(uid="out", **options))
         try:
             result = job.run(progress=False)

@@ -20,13 +20,9 @@ from tests.support.snapshots import T0
 def run(uid: str, state: State = State.RUNNING, **values: Any) -> Any:
     given = {"reason": "", "had_finished": False, "committed": -1, "offsets": None, "figures": figures(), **values}
     return SimpleNamespace(
-        spec=SimpleNamespace(uid=uid),
-        state=state,
-        shown=Shown(state, given["reason"]),
-        phase="",
-        bad_rows=SimpleNamespace(total=0),
-        **given,
-    )
+        spec=SimpleNamespace(uid=uid), state=state, shown=Shown(state, given["reason"]), phase="",
+        bad_rows=SimpleNamespace(total=0), **given,
+    )  # fmt: skip
 
 
 def figures(epochs: int = 0, rows: int = 0, state_rows: int = 0, ms: int = 0, **more: Any) -> Figures:
@@ -34,12 +30,9 @@ def figures(epochs: int = 0, rows: int = 0, state_rows: int = 0, ms: int = 0, **
 
 
 def snapshot(
-    *runs: Any,
-    state: State = State.RUNNING,
-    failure: Exception | None = None,
-    late: Exception | None = None,
+    *runs: Any, state: State = State.RUNNING, failure: Exception | None = None, late: Exception | None = None,
     latencies: Callable[[str], tuple[LatencySnapshot, ...]] = lambda uid: (),
-) -> JobSnapshot:
+) -> JobSnapshot:  # fmt: skip
     context = SimpleNamespace(job="flights", incarnation=SimpleNamespace(number=3, lineage=2))
     shown = Shown(state)
     parts = SimpleNamespace(controller=SimpleNamespace(paused=lambda _: False), latency=SimpleNamespace(of=latencies))
@@ -97,8 +90,7 @@ def test_a_lag_has_the_time_of_its_oldest_figure() -> None:
     behind = figures(reported=said, noted=lambda: since, watermark="2026-01-01T12:01:30.000Z")
     found = snapshot(run("q", committed=4, offsets=logged, figures=behind)).query("q")
     assert found.lag_rows == 35 and found.lag_at is not None and found.lag_at.timestamp() == 90
-    times = {one.uid: one.lag_at.timestamp() for one in found.sources if one.lag_at}
-    assert times == {"a": 120, "b": 90}
+    assert {one.uid: one.lag_at.timestamp() for one in found.sources if one.lag_at} == {"a": 120, "b": 90}
     assert found.watermark is not None and found.watermark.minute == 1 and found.newest_row is None
 
 

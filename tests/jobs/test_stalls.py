@@ -1,7 +1,6 @@
 """A query that makes no progress is found, and its stacks say what holds it: one job, stopped at many points."""
 
 import json
-import signal
 import threading
 import time
 from contextlib import AbstractContextManager
@@ -9,7 +8,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
@@ -20,10 +18,10 @@ from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow, JobRow
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.watched import Stall
-from spark_ext.spark.watching.attendance import folder_of
 from spark_ext.views.downtime import downtime
 from spark_ext.views.timeline import timeline
 from tests.stalls import operators
+from tests.stalls.stuck import frozen
 from tests.support import operators as plain_operators
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
@@ -53,7 +51,6 @@ class Stopping:
         self.job.add("q", writer.option("path", str(folder / "out")))
 
     def start(self) -> None:
-        """Start it, and wait for some epochs."""
         self.job.start()
         self.moves(3)
 
@@ -62,18 +59,15 @@ class Stopping:
         return self.job.snapshot().query("q").epochs
 
     def moves(self, epochs: int = 1) -> None:
-        """Wait for further epochs."""
         before = self.epochs
         until(lambda: self.epochs >= before + epochs, "epochs are committed", 60)
 
     def stall(self) -> Stall:
-        """Wait until the query is found to be stalled."""
         found = until(lambda: self.job.runs[0].watched.stall, "the query is stalled", 60)
         assert found is not None
         return found
 
     def over(self) -> None:
-        """Wait until it is not stalled any more."""
         until(lambda: self.job.runs[0].watched.stall is None, "the query is not stalled", 60)
         until(lambda: "stalled" not in self.job.snapshot().query("q").reason, "it is shown", 60)
 
@@ -101,16 +95,9 @@ def test_l6_what_holds_a_query_is_found_by_its_stacks(spark: SparkSession, tmp_p
     assert found == {"function": ("USER_CODE", "user"), "read": ("SOURCE", "user"), "commit": ("SINK", "user")}
 
     # A slow system: the processes that work for the query are there, and do not run.
-    notes = [json.loads(path.read_text()) for path in folder_of(stopping.job.state_directory).glob("*.json")]
-    workers = [psutil.Process(note["pid"]) for note in notes if note["role"] == "task"]
-    for process in workers:
-        process.send_signal(signal.SIGSTOP)
-    try:
+    with frozen(stopping.job.state_directory, "task"):
         holder = stopping.stall().holder
         assert (holder.type.value, holder.origin.value) == ("SYSTEM", "spark") and "does not answer" in holder.what
-    finally:
-        for process in workers:
-            process.send_signal(signal.SIGCONT)
     stopping.over()
     stopping.job.stop()
 
@@ -160,12 +147,8 @@ def test_l9_time_in_failing_belongs_to_what_holds_up_the_stop(lab: JobHarness) -
         return n
 
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state", restart_attempts=0, outage_patience=0)
-    lab.add(
-        job,
-        lab.source("a", counts="1", live="true", rate=20).withColumn("m", F.udf(refused, "long")("n")),
-        query="a",
-        out="a",
-    )
+    rows = lab.source("a", counts="1", live="true", rate=20).withColumn("m", F.udf(refused, "long")("n"))
+    lab.add(job, rows, query="a", out="a")
     job.add("b", lab.source("b", counts="1", live="true", rate=20).writeStream.foreachBatch(ignores_the_stop))
     job.start()
     assert begun.wait(60)

@@ -47,9 +47,6 @@ def never() -> bool:
     return False
 
 
-# -- the step ---------------------------------------------------------------------------------------------------------
-
-
 def test_all_are_stopped_though_one_takes_its_time(tmp_path: Path, hanging: Hanging) -> None:
     stopped: list[str] = []
 
@@ -61,27 +58,6 @@ def test_all_are_stopped_though_one_takes_its_time(tmp_path: Path, hanging: Hang
     assert stop_older({}, Bench(tmp_path).context, never)
     assert stop_older({"a": hanging, "b": other}, Bench(tmp_path).context, never)
     assert stopped == ["b"], "each on a thread of its own"
-
-
-def test_a_stop_that_does_not_return_is_refused_by_name(tmp_path: Path, hanging: Hanging) -> None:
-    context = Bench(tmp_path, start_timeout=50).context
-    with pytest.raises(StorageError, match=r"the step 'stop of query 'a' of an older start' .* within 0\.05 s"):
-        stop_older({"a": hanging}, context, never)
-
-
-def test_a_stop_that_raises_is_raised(tmp_path: Path) -> None:
-    def fail() -> None:
-        raise TimeoutError("Spark's own limit")
-
-    with pytest.raises(TimeoutError, match="own limit"):
-        stop_older({"a": fail}, Bench(tmp_path).context, never)
-
-
-def test_a_job_that_is_stopped_does_not_wait(tmp_path: Path, hanging: Hanging) -> None:
-    assert not stop_older({"a": hanging}, Bench(tmp_path).context, hanging.begun.is_set)
-
-
-# -- the start --------------------------------------------------------------------------------------------------------
 
 
 class Session:
@@ -124,8 +100,7 @@ def ledger_in(folder: Path) -> Ledger:
 
 def assert_undone(folder: Path) -> None:
     """The start has ended in the ledger, and in this process."""
-    rows = [(row.incarnation, row.event) for row in ledger_in(folder).jobs()]
-    assert rows[1:] == [(2, "started"), (2, "ended")]
+    assert [(row.incarnation, row.event) for row in ledger_in(folder).jobs()][1:] == [(2, "started"), (2, "ended")]
     assert start_incarnation(ledger_in(folder), "lab").number == 3
 
 

@@ -34,7 +34,6 @@ class WatchedJob(FakeJob):
         super().__init__(folder, (*at_end, partial(self.last_actions.append, "listener removed")), **settings)
 
     def is_canceled(self) -> bool:
-        """Whether it has ended so, in order."""
         assert self.coordinator.join(END)
         return self.states() == (State.CANCELED,) * 3 and self.released() and self.a.writer.ended == ["CANCELED"]
 
@@ -68,9 +67,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ending, "AT_LEAST", 0.05)
     monkeypatch.setattr(ending, "CLOSE_WITHIN", 0.2)
     monkeypatch.setattr(coordinator_module, "ANSWER_WITHIN", 0.2)
-
-
-# -- storage that fails -----------------------------------------------------------------------------------------------
 
 
 def test_a_job_outlasts_storage_that_fails_for_a_moment(tmp_path: Path, disk: Storage) -> None:
@@ -135,9 +131,6 @@ def test_a_refused_start_releases_all_its_queries(tmp_path: Path, monkeypatch: p
     assert job.b.run.launcher.registrations._withdrawn
 
 
-# -- the look at the fence --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("problem", [AWAY, STALE])
 def test_a_look_at_the_fence_that_fails_is_repeated(tmp_path: Path, problem: Exception) -> None:
     job = WatchedJob(tmp_path, restart_backoff=1)
@@ -174,9 +167,6 @@ def test_the_look_for_a_stop_from_outside_repeats_until_it_works(tmp_path: Path)
     storage.problem = None
     assert job.coordinator.join(END)
     assert isinstance(job.coordinator.failure, FencedError)
-
-
-# -- storage that hangs -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("asked", [True, False])
@@ -239,8 +229,7 @@ def test_a_hanging_look_at_sparks_log_is_given_up(
 
 def test_a_thread_that_answers_is_not_given_up(tmp_path: Path) -> None:
     """Also when the stop was asked for long before it was started, and when the last rows take their time."""
-    gate = threading.Event()
-    job = WatchedJob(tmp_path, partial(gate.wait, 0.15))
+    job = WatchedJob(tmp_path, partial(threading.Event().wait, 0.15))
     job.coordinator.stop(0.0)
     assert not job.coordinator.done.wait(0.3), "the start is still under way"
     job.coordinator.start()

@@ -35,8 +35,7 @@ class Hourly:
         made = sx.Job(lab.spark, "lab", state=lab.folder / "state")
         x = made.exchange("x", partitions=2, max_in_flight=4)
         reader = lab.spark.readStream.format("growing").option("uid", "in").option("log", lab.log)
-        rows = reader.options(path=str(lab.folder / "count"), max_rows_per_epoch=3).load()
-        made.add("first", x.write(rows))
+        made.add("first", x.write(reader.options(path=str(lab.folder / "count"), max_rows_per_epoch=3).load()))
         lab.add(made, x.read("x-in"), query="second", out="out")
         return made
 
@@ -50,7 +49,6 @@ class Hourly:
 
 @pytest.mark.core
 @pytest.mark.slow(30, "six runs of two queries")
-@pytest.mark.slow(20, "five runs of two queries")
 def test_repeated_runs_read_what_is_new_and_end_when_asked_to(lab: JobHarness) -> None:
     hourly = Hourly(lab)
     hourly.grow(7)
@@ -104,8 +102,7 @@ def test_the_last_run_reads_what_waits_for_others_before_the_end(lab: JobHarness
 
     arrive(lab, "first", 1)
     arrive(lab, "second", 2)
-    kept = job().run(until="now", progress=False)
-    assert kept.caught_up and not lab.rows("out-second")
+    assert job().run(until="now", progress=False).caught_up and not lab.rows("out-second")
     arrive(lab, "first", 3)
     last = job().run(until="now", emit="all", progress=False)
     assert (last.state, last.rows) == (State.FINISHED, 2)
@@ -120,8 +117,7 @@ def test_paused_input_is_left_to_a_later_run_the_rest_is_read(lab: JobHarness) -
         arrive(lab, uid, 1)
 
     def job() -> Job:
-        made = hourly.job()
-        return made.add("free", watched(lab, "free")).add("paused", watched(lab, "paused"))
+        return hourly.job().add("free", watched(lab, "free")).add("paused", watched(lab, "paused"))
 
     assert job().run(until="now", progress=False).caught_up
     hourly.grow(20)

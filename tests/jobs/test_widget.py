@@ -88,9 +88,7 @@ def test_a_look_that_fails_is_said_once_and_the_end_is_shown(
     running.broken, running.done = False, True
     until(lambda: not follows(widget), "the thread to end")
     assert "FINISHED" in widget.widget.value
-    assert [record.getMessage() for record in caplog.records] == [
-        "the widget of job 'flights' could not be refreshed; it will retry"
-    ]
+    assert caplog.messages == ["the widget of job 'flights' could not be refreshed; it will retry"]
     assert "dictionary changed size" in caplog.text
 
 

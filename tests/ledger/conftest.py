@@ -10,7 +10,6 @@ from tests.support.ledgers import started
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[LedgerWriter]:
-    """Of the first start of job `j`."""
     ledger = Ledger(str(tmp_path / "state"))
     incarnation = started(ledger, "j")
     yield LedgerWriter(ledger, incarnation)

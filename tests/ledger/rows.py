@@ -149,6 +149,5 @@ def process(script: str, *arguments: object, env: dict[str, str] | None = None) 
 
 
 def line(of: subprocess.Popen[str]) -> str:
-    """The next line that the process says; "" when it has ended."""
     assert of.stdout is not None
     return of.stdout.readline().strip()

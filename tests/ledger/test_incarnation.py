@@ -178,9 +178,7 @@ def test_of_a_driver_on_another_host_only_its_end_is_known(ledger: Ledger, monke
     assert again(ledger).older == ""
 
 
-@pytest.mark.parametrize(
-    "age", [timedelta(seconds=10), timedelta(seconds=90), None], ids=["alive", "silent", "unknown"]
-)
+@pytest.mark.parametrize("age", [timedelta(seconds=10), timedelta(seconds=90), None], ids=["alive", "silent", "none"])
 def test_a_remote_driver_is_respected(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, age: timedelta | None) -> None:
     first = start_incarnation(ledger, "j")
     if age is not None:
@@ -204,8 +202,7 @@ def test_a_driver_that_was_taken_over_is_fenced_off(ledger: Ledger, tmp_path: Pa
         if frozen:
             proceed(driver)
             until(lambda: gate.with_name("gate.waiting").exists(), "the driver stands before its commit")
-        successor = start_incarnation(ledger, "j", takeover=True)
-        LedgerWriter(ledger, successor).append(epoch(2))
+        LedgerWriter(ledger, start_incarnation(ledger, "j", takeover=True)).append(epoch(2))
         if frozen:
             gate.touch()
         else:

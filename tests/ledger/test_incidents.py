@@ -38,12 +38,9 @@ def test_rows_in_any_order_say_what_the_book_says(steps: list[tuple[str, str, st
 
 def test_a_state_since_when_and_why() -> None:
     changes = [
-        change("a"),
-        change("a", OPEN, OPEN, 1, 2),
-        change("a", RESOLVED, OPEN, 2, 2),
-        change("a", OPEN, RESOLVED, 3, 3),
-        change("a", OPEN, OPEN, 4, 4),
-    ]
+        change("a"), change("a", OPEN, OPEN, 1, 2), change("a", RESOLVED, OPEN, 2, 2),
+        change("a", OPEN, RESOLVED, 3, 3), change("a", OPEN, OPEN, 4, 4),
+    ]  # fmt: skip
     rows = [asdict(change_row(one, 1)) for one in changes]
     found = standings(rows)["a"]
     assert (found.state, found.since, found.count, found.cause) == (OPEN, at(3), 4, "because")
@@ -78,17 +75,14 @@ def test_rows_have_severity_parent_and_fingerprint_and_no_secret(tmp_path: Path)
     assert one.fingerprint and (other.incident_id, other.severity) == (second, "WARNING")
     changes = sorted(ledger.table(IncidentChangeRow).rows(), key=lambda row: row.at)
     assert [(row.incident_id, row.old, row.new, row.count) for row in changes] == [
-        (first, "", "OPEN", 1),
-        (second, "", "OPEN", 1),
-        (first, "OPEN", "RESOLVED", 1),
-    ]
+        (first, "", "OPEN", 1), (second, "", "OPEN", 1), (first, "OPEN", "RESOLVED", 1),
+    ]  # fmt: skip
     assert "hunter2" not in f"{one}{other}{changes}"
 
 
 def test_a_storm_is_few_rows_and_the_end_has_the_exact_count() -> None:
     behind, ledger = faked()
-    ids = {behind.incident("job 'shop'", "checkpoint", f"row {n} is bad", "none") for n in range(5000)}
-    assert len(ids) == 1
+    assert len({behind.incident("job 'shop'", "checkpoint", f"row {n} is bad", "none") for n in range(5000)}) == 1
     behind.flush()
     assert len(ledger.of(IncidentRow)) == 1 and len(ledger.of(IncidentChangeRow)) < 20
     behind.incidents.count(everything=True)
@@ -141,9 +135,7 @@ def test_whose_an_incident_is_now() -> None:
     lineages = Lineages((LineageEvent("s", 2, 3), LineageEvent("r", 1, 5, renamed_from="q"), LineageEvent("q", 3, 5)))
     behind, _ = faked()
     names = {"q before": ("q", 4), "q after": ("q", 6), "s before": ("s", 2), "s after": ("s", 3), "t": ("t", 1)}
-    ids = {
-        name: behind.incident(f"job 'shop', query '{of}'", "failure", name, "none") for name, (of, _) in names.items()
-    }
+    ids = {one: behind.incident(f"job 'shop', query '{of}'", "failure", one, "none") for one, (of, _) in names.items()}
     job = behind.incident("job 'shop'", "driver_lost", "lost", "none")
     incarnations = {ids[name]: number for name, (_, number) in names.items()} | {job: 1}
     found = heirs(behind.incidents.open(), incarnations, lineages, ["q", "r", "s"])

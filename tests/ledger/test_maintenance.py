@@ -61,8 +61,7 @@ say("read all")
     hour_ago = time.time() - 3700
     for path in log_files(writer, "epochs"):
         os.utime(path, (hour_ago, hour_ago))
-    before = len(log_files(writer, "epochs"))
-    assert before > appends
+    assert len(log_files(writer, "epochs")) > appends
     writer.append(epoch(appends + 1, at=ever))
     done = maintain(writer.ledger, now(), settings, writer.incarnation.fence)
     assert [(it.table, it.what) for it in done] == [("epochs", "clean log")]
@@ -79,9 +78,8 @@ def test_an_idle_ledger_is_left_alone(writer: LedgerWriter) -> None:
     versions = {name: table.version for name, table in writer.ledger.tables.items()}
     for _ in range(2):
         assert maintain(writer.ledger, now() + timedelta(hours=1), fence=writer.incarnation.fence) == []
-    assert {
-        name: table.version for name, table in Ledger(writer.ledger.uri).tables.items() if table.refresh()
-    } == versions
+    again = Ledger(writer.ledger.uri).tables
+    assert {name: table.version for name, table in again.items() if table.refresh()} == versions
 
 
 def test_work_is_left_when_the_time_is_used_up(writer: LedgerWriter) -> None:
@@ -136,8 +134,7 @@ def test_compaction_does_not_fence_its_own_incarnation(writer: LedgerWriter) -> 
 def test_replaced_files_stay_for_a_slow_reader(writer: LedgerWriter) -> None:
     for number in range(3):
         writer.append(epoch(number))
-    slow = LedgerTable(str(Path(writer.ledger.folder) / "epochs"), EpochRow)
-    with slow.opened() as delta:
+    with LedgerTable(str(Path(writer.ledger.folder) / "epochs"), EpochRow).opened() as delta:
         assert delta is not None
         patient = MaintenanceSettings(small_files=2, sweep_every=timedelta(0), budget=LONG)
         maintain(writer.ledger, now(), patient, writer.incarnation.fence)

@@ -9,7 +9,6 @@ from spark_ext.delta.tail import Tail
 from spark_ext.errors import StateError, StorageError
 from spark_ext.ledger import Ledger, LedgerWriter, MaintenanceSettings, maintain, start_incarnation
 from spark_ext.ledger.incarnation import forget
-from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.tables import LedgerTable
 from spark_ext.ledger.view import SourceView, event_of
 from spark_ext.model.control import Delivery, Event, channel, query
@@ -79,18 +78,6 @@ def test_compaction_and_vacuum_change_nothing(writer: LedgerWriter) -> None:
     assert len(seen.finished_channels(10)) == 10
     writer.append(flag(11))
     assert seen.confirmed() == 11
-
-
-@pytest.mark.slow(2, "100,000 rows")
-def test_a_hundred_thousand_flags(writer: LedgerWriter) -> None:
-    count = 100_000
-    writer.append([flag(sequence, position=sequence) for sequence in range(1, count + 1)])
-    seen = view(writer)
-    assert seen.confirmed() == count
-    channels = seen.finished_channels(count)
-    assert len(channels) == count
-    assert channels["c77777"] == (77777, 77777)
-    assert JobMemory.read(writer.ledger).of("q").flagged == {"s": count}
 
 
 def test_what_is_known_is_not_read_again(writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch) -> None:

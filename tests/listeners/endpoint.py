@@ -4,48 +4,37 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.servers.handler import Handler, InThread
 
 
 @dataclass
 class Endpoint:
-    """What a server was sent."""
-
     url: str = ""
     requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list)  # headers in lower case, and the body
     paths: list[str] = field(default_factory=list)
 
 
+class Hook(Handler):
+    endpoint: Endpoint
+    left: list[int]
+    content: bytes
+    lock: threading.Lock
+
+    def do_POST(self) -> None:
+        body = self.body()
+        with self.lock:
+            self.endpoint.paths.append(self.path)
+            self.endpoint.requests.append(({name.lower(): value for name, value in self.headers.items()}, body))
+            status = self.left.pop(0) if self.left else 204
+        elsewhere = {"Location": self.endpoint.url + "elsewhere"} if status == 302 else None
+        self.answer(status, b"" if status == 204 else self.content, elsewhere)
+
+
 @contextmanager
 def serving(statuses: Sequence[int] = (), answer: bytes = b"") -> Iterator[Endpoint]:
     """A server on loopback that answers with these statuses in turn, and then with 204."""
-    endpoint, left, lock = Endpoint(), list(statuses), threading.Lock()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            with lock:
-                endpoint.paths.append(self.path)
-                endpoint.requests.append(({name.lower(): value for name, value in self.headers.items()}, body))
-                status = left.pop(0) if left else 204
-            self.send_response(status)
-            if status == 302:
-                self.send_header("Location", endpoint.url + "elsewhere")
-            self.send_header("Content-Length", str(0 if status == 204 else len(answer)))
-            self.end_headers()
-            if status != 204:
-                self.wfile.write(answer)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    endpoint.url = f"http://127.0.0.1:{server.server_port}/hooks/"
-    try:
+    endpoint = Endpoint()
+    with InThread(Hook, endpoint=endpoint, left=list(statuses), content=answer, lock=threading.Lock()) as there:
+        endpoint.url = f"http://127.0.0.1:{there.server.server_port}/hooks/"
         yield endpoint
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(10)

@@ -32,12 +32,10 @@ def test_a_change_on_one_line() -> None:
 
 
 def values(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
-    """The samples of a scrape, as Prometheus reads them."""
     labels = ("job", "type", "severity", "state")
-    families = text_string_to_metric_families(generate_latest(registry).decode())
     return {
         (one.name, *(one.labels[name] for name in labels if name in one.labels)): one.value
-        for family in families
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
         for one in family.samples
         if not one.name.endswith("_created")
     }

@@ -27,8 +27,6 @@ ADDRESSES = {"sender": "spark@shop.invalid", "to": ["ops@shop.invalid", "dev@sho
 
 
 class Mailbox:
-    """Takes mails, and logins of one user."""
-
     def __init__(self) -> None:
         self.mails: list[EmailMessage] = []
         self.recipients: list[list[str]] = []

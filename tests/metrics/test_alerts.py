@@ -117,18 +117,14 @@ def test_an_expression_asks_for_what_there_is(name: str) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        "rate(spark_ext_state_rows[5m])",
-        "deriv(spark_ext_epochs_total[5m])",
-        "spark_ext_epoch_total",
-        "spark_ext_epoch_duration_seconds",
-        'spark_ext_epochs_total{channel="c"}',
-        'spark_ext_query_state{state="RUNING"}',
-        "sum by (source) (rate(spark_ext_epochs_total[5m]))",
+        "rate(spark_ext_state_rows[5m])", "deriv(spark_ext_epochs_total[5m])", "spark_ext_epoch_total",
+        "spark_ext_epoch_duration_seconds", 'spark_ext_epochs_total{channel="c"}',
+        'spark_ext_query_state{state="RUNING"}', "sum by (source) (rate(spark_ext_epochs_total[5m]))",
         "histogram_quantile(0.9, sum by (job) (rate(spark_ext_epoch_duration_seconds_bucket[5m])))",
         "histogram_quantile(0.9, rate(spark_ext_epoch_duration_seconds_sum[5m]))",
         "spark_ext_lag_rows and on (query) spark_ext_state_rows",
     ],
-)
+)  # fmt: skip
 def test_the_check_finds_what_is_wrong(wrong: str) -> None:
     with pytest.raises((AssertionError, KeyError)):
         check(parse(wrong))

@@ -15,8 +15,7 @@ def test_further_queries_are_counted_as_one_and_warned_of_once() -> None:
     for number in range(10):
         book.apply(Change(m.EPOCHS, ("j", f"q{number}"), 2))
         book.apply(Change(m.EPOCHS, ("j", "q0")))
-    values = {sample.labels[1]: sample.value for sample in book.samples()}
-    assert values == {"q0": 12, "q1": 2, "q2": 2, m.OTHER: 14}
+    assert {sample.labels[1]: sample.value for sample in book.samples()} == {"q0": 12, "q1": 2, "q2": 2, m.OTHER: 14}
     assert len(said) == 1 and "spark_ext_epochs_total" in said[0] and "_other" in said[0]
 
 
@@ -29,9 +28,7 @@ def test_values_of_closed_labels_stay_apart_beyond_the_limit() -> None:
     assert values == {("a", "USER_CODE"): 1, ("a", "NETWORK"): 1, (m.OTHER, "USER_CODE"): 2, (m.OTHER, "NETWORK"): 2}
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(["a", "b", "c", "d", "e"]), st.integers(0, 5)), max_size=40), st.integers(1, 4)
-)
+@given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 5)), max_size=40), st.integers(1, 4))
 def test_nothing_is_lost_to_the_limit_and_it_holds(changes: list[tuple[str, int]], limit: int) -> None:
     book = Book(Bound("j", limit, lambda _: None))
     for query, value in changes:
@@ -65,8 +62,6 @@ def test_gauges_that_share_labels_are_folded_as_metrics_demand() -> None:
     samples += [Sample(m.WATERMARK_DELAY, ("j", query), value) for query, value in zip(queries, (1, 5, 3), strict=True)]
     found = {(sample.metric.name, sample.labels[1]): sample.value for sample in folded(samples, bound)}
     assert found == {
-        ("spark_ext_state_rows", "a"): 1,
-        ("spark_ext_state_rows", m.OTHER): 8,
-        ("spark_ext_watermark_delay_seconds", "a"): 1,
-        ("spark_ext_watermark_delay_seconds", m.OTHER): 5,
-    }
+        ("spark_ext_state_rows", "a"): 1, ("spark_ext_state_rows", m.OTHER): 8,
+        ("spark_ext_watermark_delay_seconds", "a"): 1, ("spark_ext_watermark_delay_seconds", m.OTHER): 5,
+    }  # fmt: skip

@@ -38,6 +38,5 @@ def test_opentelemetry_leads_to_the_same_name_in_prometheus(metric: Metric) -> N
 
 
 def test_names_are_unique_and_every_label_is_used() -> None:
-    names = {metric.name for metric in CATALOGUE}
-    assert len(names) == len(CATALOGUE) == len({metric.otel for metric in CATALOGUE})
+    assert len({metric.name for metric in CATALOGUE}) == len(CATALOGUE) == len({metric.otel for metric in CATALOGUE})
     assert {label for metric in CATALOGUE for label in metric.labels} == LABELS.keys()

@@ -108,8 +108,7 @@ def test_a_lost_driver_is_in_the_past_before_its_row_is_written(tmp_path: Path) 
     begun = one.ledger.jobs()[-1].at
     start_incarnation(one.ledger, "orders", takeover=True)
     seen = {"last_seen": begun.isoformat(), "incarnation": 1}
-    lost = incident("d", 0, "job 'orders'", "driver_lost", seen, type="SYSTEM")
-    past = read_past(one.ledger, 2, [lost])
+    past = read_past(one.ledger, 2, [incident("d", 0, "job 'orders'", "driver_lost", seen, type="SYSTEM")])
     assert past.started == one.ledger.jobs()[-1].at and past.cause is not None
     assert past.cause["incident_id"] == "d"
     assert sum(past.seconds.values()) == pytest.approx((past.started - begun).total_seconds())

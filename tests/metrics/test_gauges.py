@@ -15,14 +15,10 @@ from tests.views.test_timeline import at
 @pytest.mark.parametrize(
     ("watermark", "delay"),
     [
-        ("2026-01-01T12:01:30.000Z", 10),
-        ("2026-01-01T12:01:30Z", 10),
-        ("2027-01-01T00:00:00.000Z", 0),
-        ("+292278994-08-17T07:12:55.807Z", 0),
-        ("1970-01-01T00:00:00.000Z", None),
-        ("", None),
+        ("2026-01-01T12:01:30.000Z", 10), ("2026-01-01T12:01:30Z", 10), ("2027-01-01T00:00:00.000Z", 0),
+        ("+292278994-08-17T07:12:55.807Z", 0), ("1970-01-01T00:00:00.000Z", None), ("", None),
     ],
-)
+)  # fmt: skip
 def test_the_delay_of_a_watermark(watermark: str, delay: float | None) -> None:
     assert delay_of(watermark, at(100)) == delay
 

@@ -32,8 +32,6 @@ from tests.views.test_timeline import at
 
 
 class Export:
-    """Providers that keep all in memory."""
-
     def __init__(self, exporter: SpanExporter | None = None) -> None:
         self.spans = InMemorySpanExporter()
         self.reader = InMemoryMetricReader()
@@ -47,7 +45,6 @@ class Export:
         return found
 
     def points(self) -> dict[str, list[Any]]:
-        """Data points by name of the metric."""
         data = self.reader.get_metrics_data()
         if data is None:
             return {}
@@ -102,8 +99,6 @@ def test_spans_have_times_attributes_and_links() -> None:
 
 
 class Hanging(SpanExporter):
-    """Answers when a test lets it."""
-
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.entered = threading.Event()
@@ -128,8 +123,7 @@ def test_a_hanging_exporter_holds_nobody_and_drops_are_counted(monkeypatch: pyte
         metrics.tap(epoch(number))
     metrics.end()
     assert bridge.dropped == 20
-    dropped = [one.value for one in metrics.samples() if one.metric.name == "spark_ext_telemetry_dropped_total"]
-    assert dropped == [20]
+    assert [one.value for one in metrics.samples() if one.metric.name == "spark_ext_telemetry_dropped_total"] == [20]
     assert not bridge.wait(0.01)
     hanging.gate.set()
     assert bridge.wait(10)
@@ -243,10 +237,8 @@ for number in range(1_500):
 def test_the_environment_alone_leads_to_a_collector_to_the_end() -> None:
     with serving([200] * 1_000) as collector:
         given = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url.removesuffix("/hooks/"), "OTEL_SERVICE_NAME": "orders"}
-        environment = {**os.environ, **given}
-        done = subprocess.run(
-            [sys.executable, "-c", DRIVER], capture_output=True, text=True, check=True, env=environment
-        )
+        env = {**os.environ, **given}
+        done = subprocess.run([sys.executable, "-c", DRIVER], capture_output=True, text=True, check=True, env=env)
     assert done.stderr == ""
     bodies = {"/v1/traces": b"", "/v1/metrics": b""}
     for path, (_, body) in zip(collector.paths, collector.requests, strict=True):

@@ -27,17 +27,10 @@ from tests.servers.ports import free_ports
 from tests.views.test_timeline import at
 
 ROWS = (
-    state("RUNNING", 1),
-    epoch(0, at=at(50)),
-    replace(epoch(1, at=at(90)), late_rows=4),
-    flag(1),
-    incident("a", 80, type="NETWORK", origin="user"),
-    epoch(2, at=at(95)),
-    checkpoint(1),
-    bad_rows(1, 7),
-    bad_rows(1, 7),
-    bad_rows(2, 5),
-)
+    state("RUNNING", 1), epoch(0, at=at(50)), replace(epoch(1, at=at(90)), late_rows=4), flag(1),
+    incident("a", 80, type="NETWORK", origin="user"), epoch(2, at=at(95)), checkpoint(1), bad_rows(1, 7),
+    bad_rows(1, 7), bad_rows(2, 5),
+)  # fmt: skip
 OPEN = "application/openmetrics-text; version=1.0.0"
 
 

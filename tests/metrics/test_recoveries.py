@@ -33,14 +33,10 @@ LOST = incident("d", 20, "job 'j'", "driver_lost", {"last_seen": at(5).isoformat
         ([incident("a", 10, kind="close"), epoch(8, at=at(15))], []),
     ],
     ids=[
-        "next epoch of its query",
-        "late figures of one before",
-        "failures on the way",
-        "driver",
-        "ended",
+        "next epoch of its query", "late figures of one before", "failures on the way", "driver", "ended",
         "no failure",
     ],
-)
+)  # fmt: skip
 def test_when_it_ends(rows: list[Any], expected: list[tuple[str, str, float, int]]) -> None:
     assert recovered(*rows) == expected
 

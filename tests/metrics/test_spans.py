@@ -13,7 +13,6 @@ from tests.views.test_timeline import at
 
 
 def made(*rows: Any) -> list[Span]:
-    """The spans of some rows, as a run makes them."""
     metrics, found = JobMetrics("j"), list[Span]()
 
     class Follower:
@@ -35,14 +34,8 @@ def test_an_epoch_lasts_from_its_planning_to_its_commit() -> None:
     (span,) = made(replace(epoch(4, incarnation=3), duration_ms=250), flag(1))
     assert span.name == "spark_ext.epoch" and span.until - span.since == timedelta(milliseconds=250)
     given = {
-        "job": "j",
-        "query": "q",
-        "epoch": 4,
-        "incarnation": 3,
-        "lineage": 1,
-        "query_id": "id-q-1",
-        "input_rows": 10,
-    }
+        "job": "j", "query": "q", "epoch": 4, "incarnation": 3, "lineage": 1, "query_id": "id-q-1", "input_rows": 10,
+    }  # fmt: skip
     assert span.attributes == {f"spark_ext.{name}": value for name, value in given.items()}
 
 

@@ -59,9 +59,8 @@ def test_a_latency_marker_is_an_observation() -> None:
 ROWS = st.one_of(
     st.builds(epoch, st.integers(0, 9), st.sampled_from("qr"), st.integers(1, 2)),
     st.builds(flag, st.integers(1, 5), st.sampled_from("st"), st.sampled_from("qr")),
-    st.builds(checkpoint, st.integers(1, 9)),
-    st.builds(incident, st.sampled_from("abc"), st.just(1.0)),
-)
+    st.builds(checkpoint, st.integers(1, 9)), st.builds(incident, st.sampled_from("abc"), st.just(1.0)),
+)  # fmt: skip
 
 
 @given(st.data())
@@ -74,8 +73,7 @@ def test_a_row_that_is_given_again_changes_nothing(data: st.DataObject) -> None:
     expected = {name: value for name, value in counted(list(once.values())).items() if not name.startswith(newest)}
     found = {name: value for name, value in counted(shuffled).items() if not name.startswith(newest)}
     assert found == expected
-    committed = Counter(row.query for row in once.values() if isinstance(row, EpochRow))
-    for query, number in committed.items():
+    for query, number in Counter(row.query for row in once.values() if isinstance(row, EpochRow)).items():
         assert found[f"spark_ext_epochs_total{{query={query}}}"] == number
         assert found[f"spark_ext_input_rows_total{{query={query}}}"] == 10 * number
         assert found[f"spark_ext_epoch_duration_seconds{{query={query}}}"] == number
@@ -93,14 +91,11 @@ def test_checkpoints_count_once_by_their_result() -> None:
     aligned = replace(checkpoint(1), mode="aligned", triggered_at=START, at=START + timedelta(seconds=3))
     found = counted(
         [
-            replace(aligned, status="TRIGGERED", metadata=None),
-            aligned,
-            replace(checkpoint(2, status="FAILED"), mode="aligned"),
-            checkpoint(3, "final", query="q"),
-            checkpoint(3, "final", "FLAGGED", query="q"),
-            checkpoint(3, "final", "CLOSED", query="q"),
+            replace(aligned, status="TRIGGERED", metadata=None), aligned,
+            replace(checkpoint(2, status="FAILED"), mode="aligned"), checkpoint(3, "final", query="q"),
+            checkpoint(3, "final", "FLAGGED", query="q"), checkpoint(3, "final", "CLOSED", query="q"),
         ]
-    )
+    )  # fmt: skip
     assert found == {
         "spark_ext_checkpoints_total{kind=periodic,mode=aligned,result=completed}": 1,
         "spark_ext_checkpoint_duration_seconds{kind=periodic,mode=aligned}": 1,
@@ -123,11 +118,9 @@ def test_checkpoints_count_once_by_their_result() -> None:
         ),
         (
             [
-                incident("a", 1, type="NETWORK", origin="user"),
-                incident("b", 2, type="NETWORK", origin="user"),
+                incident("a", 1, type="NETWORK", origin="user"), incident("b", 2, type="NETWORK", origin="user"),
                 incident("c", 3, "job 'j'", "driver_lost", type="SYSTEM", origin="spark"),
-                incident("d", 4, kind="close"),
-                incident("e", 5, type="of a plugin"),
+                incident("d", 4, kind="close"), incident("e", 5, type="of a plugin"),
             ],
             {
                 "incidents_total{query=q,type=failure,severity=ERROR}": 3,
@@ -140,7 +133,7 @@ def test_checkpoints_count_once_by_their_result() -> None:
         ([event(1), "no row"], {}),
     ],
     ids=["only channels have finished", "all counters from the first state on", "incidents", "other tables"],
-)
+)  # fmt: skip
 def test_rows_count(rows: list[Any], expected: dict[str, float]) -> None:
     assert counted(rows) == {f"spark_ext_{name}": value for name, value in expected.items()}
 

@@ -169,8 +169,7 @@ def steps(work: Callable[[], Any]) -> int:
 
 def plan_and_finish(shape: Callable[[int], JobGraph], size: int) -> None:
     graph = shape(size)
-    plan = planned(graph)
-    assert isinstance(plan.without(*itertools.islice(graph.order, len(graph.order) // 2)), CheckpointPlan)
+    assert isinstance(planned(graph).without(*itertools.islice(graph.order, len(graph.order) // 2)), CheckpointPlan)
 
 
 @pytest.mark.parametrize("shape", [chain, lambda size: layers(size // 10, 10), lambda size: layers(10, size // 10)])

@@ -32,12 +32,10 @@ seeds = st.integers(0, 2**32)
 
 
 def written(*ends: int) -> QueryLog:
-    """The log of the producer in `PAIR`."""
     return QueryLog(tuple(CommittedEpoch(number, writes={"x": end}) for number, end in enumerate(ends)))
 
 
 def read(*reads: Position) -> QueryLog:
-    """The log of the consumer in `PAIR`."""
     return QueryLog(tuple(CommittedEpoch(number, {"r": position}) for number, position in enumerate(reads)))
 
 

@@ -17,8 +17,7 @@ def samples(draw: st.DrawFn) -> Sample:
         for number in range(draw(st.integers(0, 4)))
     ]
     plan = PlanTime(draw(st.booleans()), draw(times), draw(times), draw(times), draw(st.none() | times))
-    jobs = draw(st.lists(intervals, max_size=3))
-    return attributed(7, jobs, stages, plan, in_function=draw(st.booleans()))
+    return attributed(7, draw(st.lists(intervals, max_size=3)), stages, plan, in_function=draw(st.booleans()))
 
 
 @given(
@@ -40,8 +39,6 @@ def test_what_tasks_did_is_no_more_than_the_time_of_the_jobs(sample: Sample) -> 
 
 
 SPENT = {"planning": 10, "execution": 1_000, "log": 5}
-
-
 ONE = StageTime(0, 0, 800, 800)
 
 
@@ -73,8 +70,7 @@ def test_parts_of_an_epoch(plan: PlanTime, stages: list[StageTime], in_function:
 
 @pytest.mark.parametrize(("execution", "share"), [(1_000, 1), (2_000, 0.5), (None, 1)])
 def test_an_epoch_near_the_one_looked_at_has_its_proportions(execution: int | None, share: float) -> None:
-    sample = Sample(3, 400.0, user_code=300.0)
-    assert divided(SPENT, sample, execution)["user_code"] == 300 * share
+    assert divided(SPENT, Sample(3, 400.0, user_code=300.0), execution)["user_code"] == 300 * share
 
 
 def test_jobs_that_overlap_count_once() -> None:

@@ -120,8 +120,7 @@ def test_it_is_applied_with_the_first_epoch_after_the_restart() -> None:
 
 def test_what_a_query_was_started_with_is_in_force_once_it_runs() -> None:
     assert progress().restarted(replace(BUILT, passed=7, since=-1)).applied == {}
-    one = progress().restarted(replace(BUILT, passed=9, since=2))
-    assert one.last_step([BUILT]) == Step("acknowledged")
+    assert progress().restarted(replace(BUILT, passed=9, since=2)).last_step([BUILT]) == Step("acknowledged")
 
 
 def test_an_aligned_key_is_in_force_when_it_is_released() -> None:
@@ -141,8 +140,7 @@ def test_a_key_that_no_function_reads_is_rejected() -> None:
 
 
 def test_settings_of_sparks_are_for_configuration_functions() -> None:
-    key = "spark.sql.ansi.enabled"
-    seen = progress(key).seen(WRITER, 3, {"a": SourceOffset("a", control=9)})
+    seen = progress("spark.sql.ansi.enabled").seen(WRITER, 3, {"a": SourceOffset("a", control=9)})
     assert seen.applied == {}
     last = seen.last_step([WRITER])
     assert last is not None and last.status == "rejected" and "was added as a writer" in last.reason

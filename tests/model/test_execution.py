@@ -54,8 +54,7 @@ LOADS = look(Phase.EPOCH, Tasks(running=2, done=3))
 @pytest.mark.parametrize(
     ("looks", "stateful", "state"),
     [
-        ((), False, State.DEPLOYING),
-        ((look(Phase.STARTING),), False, State.DEPLOYING),
+        ((), False, State.DEPLOYING), ((look(Phase.STARTING),), False, State.DEPLOYING),
         ((look(Phase.EPOCH),), False, State.DEPLOYING),
         ((look(Phase.EPOCH, Tasks(running=1)),), False, State.RUNNING),
         # It waits for data.
@@ -67,15 +66,14 @@ LOADS = look(Phase.EPOCH, Tasks(running=2, done=3))
         ((LOADS,), True, State.RESTORING),
         ((LOADS, look(Phase.EPOCH, Tasks(running=1, last_stage_done=1))), True, State.RUNNING),
     ],
-)
+)  # fmt: skip
 def test_the_state_of_a_start(looks: tuple[Look, ...], stateful: bool, state: State) -> None:
     assert state_after(*looks, stateful=stateful).state is state
 
 
 def test_why_a_start_takes_long_and_a_commit_ends_the_restore() -> None:
     assert state_after(look(Phase.PLANNING)).reason == "the first epoch is being planned"
-    done = Progress(stateful=True).after(LOADS).committed()
-    assert execution_state(State.RUNNING, "", done).state is State.RUNNING
+    assert execution_state(State.RUNNING, "", Progress(stateful=True).after(LOADS).committed()).state is State.RUNNING
 
 
 @pytest.mark.parametrize("settled", [False, True])

@@ -75,15 +75,13 @@ class World:
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("produce"), st.booleans(), st.integers(0, 50)),
-        st.tuples(st.just("register")),
+        st.tuples(st.just("produce"), st.booleans(), st.integers(0, 50)), st.tuples(st.just("register")),
         st.tuples(st.just("consume"), st.just("c"), st.just("x-in"), st.integers(1, 4)),
-        st.tuples(st.just("consume"), st.just("d"), st.just("x-again"), st.integers(1, 4)),
-        st.tuples(st.just("look")),
+        st.tuples(st.just("consume"), st.just("d"), st.just("x-again"), st.integers(1, 4)), st.tuples(st.just("look")),
         st.tuples(st.just("clock"), st.integers(-200, 500)),
     ),
     max_size=60,
-)
+)  # fmt: skip
 
 
 @given(STEPS)

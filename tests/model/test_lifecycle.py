@@ -12,7 +12,7 @@ from spark_ext.model.end_of_input import EndOffset
 from spark_ext.model.lifecycle import LEGAL, FinalStep, State, can_follow, job_state, steps_left
 from spark_ext.model.offsets import Finished, LoggedOffsets, SourceOffset
 from spark_ext.model.query_offsets import flushed, input_ended, new_finishes, source_offsets
-from spark_ext.model.restarts import Handling, RestartPolicy, is_outage
+from spark_ext.model.restarts import Handling, RestartPolicy
 
 states = st.sampled_from(State)
 
@@ -38,14 +38,11 @@ def test_a_failure_shows_whatever_the_others_do(queries: list[State]) -> None:
 @pytest.mark.parametrize(
     ("queries", "state"),
     [
-        ([State.FINISHED, State.RUNNING], State.RUNNING),
-        ([State.FINISHING, State.RUNNING], State.RUNNING),
-        ([State.RESTARTING, State.RUNNING], State.RESTARTING),
-        ([State.FINISHED, State.CANCELED], State.CANCELED),
-        ([State.CANCELED, State.RUNNING], State.RUNNING),
-        ([State.FAILING, State.CANCELED], State.FAILING),
+        ([State.FINISHED, State.RUNNING], State.RUNNING), ([State.FINISHING, State.RUNNING], State.RUNNING),
+        ([State.RESTARTING, State.RUNNING], State.RESTARTING), ([State.FINISHED, State.CANCELED], State.CANCELED),
+        ([State.CANCELED, State.RUNNING], State.RUNNING), ([State.FAILING, State.CANCELED], State.FAILING),
     ],
-)
+)  # fmt: skip
 def test_l4_the_job_is_the_least_advanced_of_its_queries(queries: list[State], state: State) -> None:
     assert job_state(queries) is state
 
@@ -101,14 +98,11 @@ def test_markers_and_other_sources_are_no_channel_sources() -> None:
 @pytest.mark.parametrize(
     ("ends", "result"),
     [
-        ([], True),
-        ([EndOffset("a~end", 1, True)], True),
-        ([EndOffset("a~end", 1, False)], False),
-        ([EndOffset("a~end", 0, False)], False),
-        ([EndOffset("a~end", 1, True), EndOffset("b~end", 1, False)], False),
+        ([], True), ([EndOffset("a~end", 1, True)], True), ([EndOffset("a~end", 1, False)], False),
+        ([EndOffset("a~end", 0, False)], False), ([EndOffset("a~end", 1, True), EndOffset("b~end", 1, False)], False),
         ([EndOffset("a~end", 1, True), EndOffset("b~end", 2, True)], True),
     ],
-)
+)  # fmt: skip
 def test_state_is_empty_when_every_marker_has_passed(ends: list[EndOffset], result: bool) -> None:
     line = logged(SourceOffset("a", ended=True).to_json(), *(end.to_json() for end in ends))
     assert flushed(line, [end.uid for end in ends]) is result
@@ -144,10 +138,7 @@ def test_the_shipped_policy() -> None:
 
 
 def restarts(policy: RestartPolicy, outage_s: float, epoch_s: float = 0.0) -> float | None:
-    """When a query runs again that finds a server away which comes back after `outage_s`, s; None: it has failed.
-
-    `epoch_s`: how long each attempt takes to fail.
-    """
+    """When a query whose attempts take `epoch_s` each runs again after an outage of `outage_s`; None: it failed."""
     now, failures = epoch_s, 0
     while True:
         failures += 1
@@ -172,20 +163,10 @@ def test_a_two_minute_outage_is_ridden_out_and_found_over_soon(epoch_s: float) -
 
 
 @pytest.mark.parametrize(
-    ("error", "outage"),
-    [
-        (StorageError("x"), True), (CommitError("x"), True), (PreparedLostError("x"), True),
-        (TransientError("x"), False), (DataError("x"), False),
-    ],
-)  # fmt: skip
-def test_what_is_away_is_waited_for(error: SparkExtError, outage: bool) -> None:
-    assert is_outage(error) is outage
-
-
-@pytest.mark.parametrize(
     ("error", "handling"),
     [
         (DataError("x"), Handling(Response.STOP)), (StorageError("x"), Handling(outage=True)),
+        (CommitError("x"), Handling(outage=True)), (PreparedLostError("x"), Handling(outage=True)),
         (TransientError("x"), Handling()), (SparkExtError("x"), None), (None, None),
     ],
 )  # fmt: skip

@@ -90,13 +90,10 @@ def test_an_unknown_version_is_refused(version: object) -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        *(None, 3, "x", [], {}),
-        {"version": 1, "uid": "s"},
-        {"version": 1, "uid": "s", "lineage": 0},
-        *({"logOffset": 3}, {"kind": "channels"}),
-        {"version": 2, "uid": "s", "lineage": 0, "kind": "another"},
+        *(None, 3, "x", [], {}), {"version": 1, "uid": "s"}, {"version": 1, "uid": "s", "lineage": 0},
+        *({"logOffset": 3}, {"kind": "channels"}), {"version": 2, "uid": "s", "lineage": 0, "kind": "another"},
     ],
-)
+)  # fmt: skip
 def test_a_line_of_one_of_sparks_own_sources_has_no_kind(raw: object) -> None:
     assert kind_of(raw) is None
 

@@ -33,9 +33,7 @@ terminal = st.sampled_from([DataError("x"), FencedError("x")])
 passing = st.sampled_from([SparkExtError("x"), StorageError("x"), CommitError("x")])
 
 
-@pytest.mark.parametrize(
-    ("failed", "draining", "stopping", "ends_now"), list(itertools.product([False, True], repeat=4))
-)
+@pytest.mark.parametrize(("failed", "draining", "stopping", "ends_now"), [*itertools.product([False, True], repeat=4)])
 def test_the_cause_is_the_first_that_holds(failed: bool, draining: bool, stopping: bool, ends_now: bool) -> None:
     holds = (failed, stopping, draining, ends_now, True)
     expected = [Cause.FAILURE, Cause.STOPPED, Cause.DRAINED, Cause.CAUGHT_UP, Cause.OUTSIDE][holds.index(True)]
@@ -165,18 +163,16 @@ def test_an_epoch_that_fails_in_the_same_way_is_called_poison() -> None:
         decision = decide(Cause.FAILURE, SparkExtError("x"), failures, POLICY, 0.0, sign="4 SINK")
         failures, reason = decision.failures, decision.reason
     assert reason.endswith("a poison epoch: it has failed 4 times in the same way")
-    other = decide(Cause.FAILURE, SparkExtError("x"), failures, POLICY, 0.0, sign="4 SOURCE")
-    assert "poison" not in other.reason
+    assert "poison" not in decide(Cause.FAILURE, SparkExtError("x"), failures, POLICY, 0.0, sign="4 SOURCE").reason
 
 
 @pytest.mark.parametrize(
     ("error", "seconds", "action"),
     [
-        (StorageError("x"), 299.0, Action.RESTART),
-        (StorageError("x"), 301.0, Action.FAIL),
+        (StorageError("x"), 299.0, Action.RESTART), (StorageError("x"), 301.0, Action.FAIL),
         (SparkExtError("x"), 299.0, Action.FAIL),
     ],
-)
+)  # fmt: skip
 def test_an_outage_is_retried_for_longer(error: SparkExtError, seconds: float, action: Action) -> None:
     assert decide(Cause.FAILURE, error, Failures(20, 50.0), POLICY, 50.0 + seconds).action is action
 
@@ -208,10 +204,7 @@ def test_all_of_those_that_feed_a_query_have_to_have_ended(
     assert upstream_of(tuple(producers), stands, waits).ended is ended
 
 
-def test_a_root_has_nobody_to_wait_for() -> None:
+def test_their_epochs_count_and_a_root_has_nobody_to_wait_for() -> None:
     assert upstream_of((), {"q": Stands(RUNS)}, {}) == Upstream(ended=True, epochs=0)
-
-
-def test_their_epochs_count() -> None:
     runs = {"a": Stands(RUNS, 4), "b": Stands(RUNS, -1), "q": Stands(RUNS, 9)}
     assert upstream_of(("a", "b"), runs, {}).epochs == 5

@@ -124,12 +124,10 @@ def test_the_advance_is_the_sum_over_all_sources_and_channels(positions: list[in
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ({"a": 1}, {"a": 2, "b": 9}),
-        (None, {"a": 2}),
-        ({"logOffset": 1}, {"logOffset": 2}),
+        ({"a": 1}, {"a": 2, "b": 9}), (None, {"a": 2}), ({"logOffset": 1}, {"logOffset": 2}),
         ({"reservoirVersion": 1, "index": -1}, {"reservoirVersion": 2, "index": -1}),
     ],
-)
+)  # fmt: skip
 def test_offsets_that_do_not_count_rows_say_nothing(before: Any, after: Any) -> None:
     assert advance(logged(before), logged(after)) is None
 

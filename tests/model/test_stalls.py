@@ -227,9 +227,7 @@ def test_a_possible_worker_of_others_counts_only_at_a_standstill() -> None:
     before = Sample((mine, maybe))
     assert stacks.unmoved(before, before, 1.0) == before
     busy = replace(maybe, cpu=1.5)
-    elsewhere = replace(maybe, threads=worker(WAITS).threads)
-    new = replace(maybe, pid=10)
-    for other in (busy, elsewhere, new):
+    for other in (busy, replace(maybe, threads=worker(WAITS).threads), replace(maybe, pid=10)):
         assert stacks.unmoved(before, Sample((mine, other)), 1.0).workers == (mine,)
     # And its CPU time is not progress of this query.
     assert moves(before, Sample((mine, busy)), 1.0) == Moves.NOT

@@ -22,12 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def drive(folder: Path, how: str) -> None:
-    """Run a query that is watched, and leave it.
-
-    Args:
-        folder: of state and checkpoint.
-        how: `kill`, kill the `jvm`, `stop` Spark, or `exit`.
-    """
+    """Run a query that is watched, and leave it: `kill`, kill the `jvm`, `stop` Spark, or `exit`."""
     state = folder / "state"
     spark = sx.session("driver", master="local[1]", conf={"spark.ui.enabled": "false"})
     observer = Observer(state=state, name="nightly", heartbeat="200 ms")

@@ -43,8 +43,7 @@ def test_an_incident_has_one_dump_and_its_evidence_the_path(spark: SparkSession,
 
     # By another start, in which the incident is open still: it stays as it is.
     (Path(path) / STACKS).write_text("of the first start")
-    again = dumps(spark, tmp_path)
-    assert again.noted(STALL, {})["dump"] == path
+    assert dumps(spark, tmp_path).noted(STALL, {})["dump"] == path
     idle()
     assert (Path(path) / STACKS).read_text() == "of the first start"
 
@@ -58,8 +57,7 @@ def test_other_incidents_have_none_and_cost_nothing(spark: SparkSession, tmp_pat
 def test_secrets_are_masked_in_stacks(spark: SparkSession, tmp_path: Path) -> None:
     masking.remember("hunter2-hunter2")
     over = threading.Event()
-    thread = threading.Thread(target=over.wait, name="reads hunter2-hunter2", daemon=True)
-    thread.start()
+    threading.Thread(target=over.wait, name="reads hunter2-hunter2", daemon=True).start()
     try:
         path = dumps(spark, tmp_path).take("password hunter2-hunter2", heap=False, timeout=60)
     finally:

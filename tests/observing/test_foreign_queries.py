@@ -26,8 +26,6 @@ from spark_ext.spark.watching.query_events import Hint
 from tests.queries.fakes import Clock
 
 A, B, C = (str(uuid.UUID(int=number << 96)) for number in (10, 11, 12))
-
-
 ONE = Known().having(A, "prices")
 CALLED: dict[str, tuple[str, str, Known, dict[str, str], tuple[str, bool]]] = {
     "by its name": (A, "prices", Known(), {}, ("prices", False)),
@@ -93,11 +91,10 @@ def test_the_ledger_says_which_is_which_across_starts() -> None:
 
 
 RUNNING, FAILED = Shown(State.RUNNING), Shown(State.FAILED, "KeyError", incident="i")
-
-
 DEGRADED = "degraded: 'c' is SCHEDULING, 'b' is FAILED"
 TOGETHER: dict[str, tuple[dict[str, Shown], Shown]] = {
     "none yet": ({}, Shown(State.CREATED, "no query has been started")),
+    "one that is deploying alone": ({"a": Shown(State.DEPLOYING)}, Shown(State.DEPLOYING)),
     "the least advanced": (
         {"a": RUNNING, "b": Shown(State.SCHEDULING, "no slot")},
         Shown(State.RUNNING, "degraded: 'b' is SCHEDULING"),
@@ -108,20 +105,13 @@ TOGETHER: dict[str, tuple[dict[str, Shown], Shown]] = {
         {"a": Shown(State.CANCELED), "b": FAILED},
         Shown(State.FAILED, "query 'b' has failed, and no query is running", incident="i"),
     ),
-    "ended well": (
-        {"a": Shown(State.CANCELED), "b": Shown(State.FINISHED)},
-        Shown(State.RUNNING, "no query is running"),
-    ),
+    "ended": ({"a": Shown(State.CANCELED), "b": Shown(State.FINISHED)}, Shown(State.RUNNING, "no query is running")),
 }
 
 
 @pytest.mark.parametrize(("queries", "together"), TOGETHER.values(), ids=TOGETHER)
 def test_the_state_of_an_observer(queries: dict[str, Shown], together: Shown) -> None:
     assert replace(observed_execution([*queries.items()]), since=None) == together
-
-
-def test_one_that_is_deploying_alone_is_all() -> None:
-    assert observed_execution([("a", Shown(State.DEPLOYING))]).state is State.DEPLOYING
 
 
 def test_the_page_has_every_setting_that_an_observer_has() -> None:
@@ -161,10 +151,7 @@ def test_which_commits_are_still_to_be_recorded() -> None:
 
 
 def test_a_report_or_the_checkpoint_says_what_is_committed() -> None:
-    assert newest(3, -1, None) == 3
-    assert newest(3, 5, None) == 5
-    assert newest(3, -1, 6) == 6
-    assert newest(3, 5, 4) == 5
+    assert [newest(3, -1, None), newest(3, 5, None), newest(3, -1, 6), newest(3, 5, 4)] == [3, 5, 6, 5]
 
 
 @given(dropped=st.sets(st.integers(0, 9)), looks=st.sets(st.integers(0, 9)), readable=st.booleans())

@@ -37,10 +37,8 @@ def drive(folder: Path, servers: str, topic: str, port: int) -> None:
     jars = [*delta_jars({}), *spark_kafka_jars()]
     builder = SparkSession.builder.master("local[2]").config("spark.driver.extraClassPath", ":".join(map(str, jars)))
     spark = builder.config(map=DELTA).config("spark.ui.enabled", "false").getOrCreate()
-    observer = Observer(
-        state=folder / "state", name="theirs", metrics=True, metrics_port=port, metrics_host="127.0.0.1"
-    )
-    spark.streams.addListener(observer)
+    ours = Observer(state=folder / "state", name="theirs", metrics=True, metrics_port=port, metrics_host="127.0.0.1")
+    spark.streams.addListener(ours)
     repaired = str(folder / "repaired")
 
     @F.udf("long")
@@ -72,7 +70,7 @@ def drive(folder: Path, servers: str, topic: str, port: int) -> None:
     again.stop()
     spark.stop()
     # The process of a test ends without what an interpreter does at its exit.
-    until(lambda: not observer.watching, "the Observer has written its last rows", 60)
+    until(lambda: not ours.watching, "the Observer has written its last rows", 60)
 
 
 def scrape(port: int, file: Path) -> None:

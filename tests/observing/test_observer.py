@@ -120,8 +120,7 @@ def test_a_query_that_fails_is_started_again_under_another_name(spark: SparkSess
         assert (incident.labels["type"], incident.labels["origin"]) == ("USER_CODE", "user")
         assert incident.what.endswith("in price: KeyError: 5") and "test_observer.py" in incident.what
         assert incident.action == "none: an Observer only watches" and len(incident.evidence["chain"]) > 1
-        status = until(lambda: failed(state), "the state is written", 30)
-        assert status.query("prices").state.value == "FAILED"
+        assert until(lambda: failed(state), "the state is written", 30).query("prices").state.value == "FAILED"
 
         broken.unlink()
         again = started(frame, "renamed", tmp_path / "checkpoint")
@@ -143,8 +142,7 @@ def test_a_query_that_fails_is_started_again_under_another_name(spark: SparkSess
     # What is read of a job is read of it as well, and says that it is none.
     page = tmp_path / "r.html"
     for command in ("status", "timeline", "incidents", "report"):
-        more = ("-o", str(page)) if command == "report" else ()
-        said = spark_ext(command, state, *more)
+        said = spark_ext(command, state, *(("-o", str(page)) if command == "report" else ()))
         assert said.returncode == 0, said.stderr
         assert command == "report" or "prices" in said.stdout
     assert "prices" in page.read_text()
@@ -189,8 +187,7 @@ def test_a_stalled_query_and_the_python_process_that_holds_it(spark: SparkSessio
         assert found[0].operator == f"job 'nightly', query '{query.id}'", "without a name it has its id"
         until(lambda: any(row.new == "RESOLVED" for row in rows(state, IncidentChangeRow)), "the stall is over", 60)
         query.stop()
-    worker = stacks.read_text().partition("== Python worker, process ")[2]
-    assert "in waits" in worker
+    assert "in waits" in stacks.read_text().partition("== Python worker, process ")[2]
 
 
 def test_queries_of_a_job_are_left_to_their_job(spark: SparkSession, tmp_path: Path) -> None:
@@ -265,12 +262,10 @@ def test_a_state_directory_has_one_observer_at_a_time(spark: SparkSession, tmp_p
     [
         ({"on_stall": "fail"}, "'on_stall' is that of a job: an Observer decides nothing"),
         ({"restart_attempts": 2}, "'restart_attempts' is that of a job"),
-        ({"stal_after": 2}, "unknown setting 'stal_after'"),
-        ({"stall_after": "soon"}, "setting 'stall_after'"),
-        ({"incidents": "missing.yaml"}, "missing.yaml"),
-        ({"name": "a b"}, "cannot be the name of an Observer"),
+        ({"stal_after": 2}, "unknown setting 'stal_after'"), ({"stall_after": "soon"}, "setting 'stall_after'"),
+        ({"incidents": "missing.yaml"}, "missing.yaml"), ({"name": "a b"}, "cannot be the name of an Observer"),
     ],
-)
+)  # fmt: skip
 def test_what_it_cannot_be_is_refused_when_it_is_made(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Observer(**{"state": tmp_path / "state", "name": "nightly", **settings})
@@ -300,9 +295,7 @@ def test_where_the_time_of_a_query_of_somebody_else_goes(spark: SparkSession, tm
     with observed(spark, tmp_path / "state", epoch_parts=True) as observer:
         query = started(frame.mapInArrow(slow, frame.schema), "slow", tmp_path / "checkpoint")
         moves(query, 4)
-        until(
-            lambda: rows(tmp_path / "state", EpochRow, lambda row: row.parts_ms is not None), "parts are recorded", 60
-        )
+        until(lambda: rows(tmp_path / "state", EpochRow, lambda row: row.parts_ms is not None), "it is divided", 60)
         query.stop()
         observer.end()
     divided = rows(tmp_path / "state", EpochRow, lambda row: row.epoch > 0 and row.parts_ms is not None)

@@ -160,8 +160,6 @@ class FakeQuery:
         self.hints: list[Hint] = []  # what Spark reports when it is asked
         self._end: End | None = None
 
-    # -- what the supervision sees ------------------------------------------------------------------------------------
-
     @property
     def started(self) -> bool:
         return self.starts > 0
@@ -206,8 +204,6 @@ class FakeQuery:
 
     def reports(self, after: int) -> list[Hint]:
         return [hint for hint in self.hints if hint.epoch is not None and hint.epoch > after]
-
-    # -- what a test does ---------------------------------------------------------------------------------------------
 
     def plan(self, *sources: Any, epoch: int | None = None) -> int:
         """Plan the next epoch; a source's offset is one of ours or any JSON."""
@@ -255,19 +251,10 @@ class Bench:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        natives: Sequence[str] = (),
-        sources: Sequence[str] = ("in",),
-        fed: Sequence[str] = (),
-        available_now: bool = False,
-        query: str = "q",
-        around: "Bench | None" = None,
-        worker: Worker | None = None,
-        until: UntilNow | None = None,
-        **settings: Any,
-    ) -> None:
+        self, folder: Path, *, natives: Sequence[str] = (), sources: Sequence[str] = ("in",), fed: Sequence[str] = (),
+        available_now: bool = False, query: str = "q", around: "Bench | None" = None, worker: Worker | None = None,
+        until: UntilNow | None = None, **settings: Any,
+    ) -> None:  # fmt: skip
         self._until = until
         self.clock: Clock = Clock() if around is None else around.clock
         self.ledger: FakeLedger = FakeLedger() if around is None else around.ledger
@@ -297,10 +284,8 @@ class Bench:
 
     def made(self) -> QueryRun:
         made: dict[str, Any] = {
-            "in_spark": lambda *_: self.query,
-            "workers": lambda *_: self.worker,
-            "clock": self.clock,
-        }
+            "in_spark": lambda *_: self.query, "workers": lambda *_: self.worker, "clock": self.clock,
+        }  # fmt: skip
         return query_run(self.spec, self.context, 1, {}, **made)
 
     def started(self) -> "Bench":
@@ -315,6 +300,14 @@ class Bench:
     def state(self) -> State:
         """Not a property: mypy would keep what an earlier assertion has found."""
         return self.run.state
+
+    def commits(self, *sources: Any) -> None:
+        self.query.commit(*sources)
+        self.tick()
+
+    def ends(self, failure: BaseException | None = None, own: OwnEnd | None = None) -> None:
+        self.query.end(failure, own)
+        self.tick()
 
     def tick(self, seconds: float = 0.0, *, times: int = 1) -> None:
         for _ in range(times):

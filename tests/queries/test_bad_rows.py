@@ -156,8 +156,7 @@ def test_a_query_without_bad_rows_looks_once_for_what_was_left(tmp_path: Path, m
     looks: list[str] = []
     monkeypatch.setattr("spark_ext.bad_rows.settle.Settler.waiting", lambda self, uid: looks.append(uid))
     for number in range(3):
-        bench.query.commit(at(number))
-        bench.tick()
+        bench.commits(at(number))
     assert looks == ["in"] and not is_source("fake")
 
 
@@ -165,8 +164,7 @@ def sink_epoch(bench: Bench, end: SourceOffset, bad: int, given: int) -> None:
     """Plan the next epoch, and commit it in the target, with bad rows, and by Spark; `given` counts over all epochs."""
     number = bench.query.plan(end)
     state = bench.context.state
-    place = SinkPlace(state, default_table(state), "out", QUERY_ID, number, end.lineage, 1)
-    rows = CommitRows(place, [])
+    rows = CommitRows(SinkPlace(state, default_table(state), "out", QUERY_ID, number, end.lineage, 1), [])
     rows.begin()
     for row in range(bad):
         rows.add(BadRow(row, "odd"))

@@ -21,8 +21,7 @@ def wanted(bench: Bench, sequence: int = 5, within: float = 60.0) -> BoundaryRes
 
 def hold(bench: Bench, *sources: str, sequence: int = 5) -> None:
     for source in sources:
-        start = bench.context.incarnation.start
-        stamps.hold(str(bench.query.checkpoint), start, sequence, source)
+        stamps.hold(str(bench.query.checkpoint), bench.context.incarnation.start, sequence, source)
 
 
 def test_it_restarts_once_all_sources_hold_between_epochs(tmp_path: Path) -> None:
@@ -104,8 +103,7 @@ def test_a_failure_of_the_epoch_that_is_completed_is_a_failure(tmp_path: Path) -
     bench.query.plan(1)
     asked = wanted(bench, within=0)
     bench.tick(times=2)
-    bench.query.end(TASK_LOST)
-    bench.tick()
+    bench.ends(TASK_LOST)
     assert (asked.phase, len(bench.rows(IncidentRow))) == (RestartPhase.COMPLETING, 1)
     bench.tick(60)
     assert (bench.query.running, bench.query.only_planned) == (True, True)
@@ -130,8 +128,7 @@ def test_a_start_that_fails_is_tried_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ask", ["stop", "drain"])
 def test_a_stop_or_drain_of_the_job_comes_first(tmp_path: Path, ask: str) -> None:
     bench = Bench.native(tmp_path)
-    bench.query.commit(1)
-    bench.tick()
+    bench.commits(1)
     asked = wanted(bench)
     (bench.run.request_stop if ask == "stop" else bench.run.request_drain)()
     bench.tick(times=2)
@@ -151,7 +148,6 @@ def test_a_run_of_what_is_available_does_not_finish_on_hold(tmp_path: Path) -> N
 def test_somebody_elses_stop_is_no_restart(tmp_path: Path) -> None:
     bench = Bench(tmp_path).started()
     asked = wanted(bench)
-    bench.query.end()
-    bench.tick()
+    bench.ends()
     assert (bench.run.state, asked.phase) == (State.CANCELED, RestartPhase.OVER)
     assert bench.run.reason == "the query was stopped from outside the job"

@@ -15,17 +15,12 @@ from spark_ext.queries.spec import QueryBuild
 @pytest.mark.parametrize(
     ("look", "read"),
     [
-        (lambda config: config["a"], {"a"}),
-        (lambda config: config.get("b"), {"b"}),
-        (lambda config: "c" in config, {"c"}),
-        (lambda config: [config["a"], config.get("b", 7)], {"a", "b"}),
-        (dict, {ALL, "a"}),
-        (len, {ALL}),
-        (lambda config: list(config.items()), {ALL, "a"}),
-        (repr, {ALL}),
+        (lambda config: config["a"], {"a"}), (lambda config: config.get("b"), {"b"}),
+        (lambda config: "c" in config, {"c"}), (lambda config: [config["a"], config.get("b", 7)], {"a", "b"}),
+        (dict, {ALL, "a"}), (len, {ALL}), (lambda config: list(config.items()), {ALL, "a"}), (repr, {ALL}),
         (lambda config: None, set()),
     ],
-)
+)  # fmt: skip
 def test_what_is_looked_at_is_recorded(look: Callable[[Mapping[str, Any]], Any], read: set[str]) -> None:
     config = Configured({"a": 1})
     look(config)

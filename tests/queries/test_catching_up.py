@@ -69,8 +69,7 @@ def test_the_one_epoch_may_be_one_that_an_earlier_run_planned(tmp_path: Path) ->
 
 def test_a_failure_leads_to_a_restart_and_the_run_goes_on(bench: Bench) -> None:
     bench.query.commit({"offset": 1})
-    bench.query.end(TASK_LOST)
-    bench.tick()
+    bench.ends(TASK_LOST)
     assert bench.state() is State.RESTARTING
     bench.tick(1.0)
     assert ended(bench, NOTHING_LEFT) is State.SUSPENDED
@@ -83,7 +82,6 @@ def test_a_query_with_all_its_input_finishes_without_suspension(tmp_path: Path) 
 
 
 def following(folder: Path, unread: str = "") -> tuple[Bench, list[Upstream]]:
-    """A query, and what those that feed it say: the last one of these."""
     feeding = [Upstream(ended=False)]
     return Bench.native(folder, until=UntilNow(lambda uid: feeding[-1], lambda uid: unread)), feeding
 

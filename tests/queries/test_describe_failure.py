@@ -51,9 +51,8 @@ def in_spark(raised: str) -> str:
 def diagnosis_of(text: str, query: str = "q") -> Diagnosis:
     evidence = evidence_of_text(text)
     assert evidence is not None
-    return diagnosed(
-        SparkFailure(text, evidence, CLASSIFIER.judge(evidence)), f"job 'j', query '{query}'", 3, CLASSIFIER, query
-    )
+    failure = SparkFailure(text, evidence, CLASSIFIER.judge(evidence))
+    return diagnosed(failure, f"job 'j', query '{query}'", 3, CLASSIFIER, query)
 
 
 def stopped_by(words: str, query: str = "q") -> Diagnosis:

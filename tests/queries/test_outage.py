@@ -152,8 +152,7 @@ def test_an_epoch_whose_time_cannot_be_read_keeps_its_row(tmp_path: Path, monkey
 def test_what_is_known_is_written_although_the_last_look_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Storage().under_spark_log(monkeypatch, "is_committed")
     bench = Bench(tmp_path).started()
-    bench.query.commit(position())
-    bench.tick()
+    bench.commits(position())
     disk.problem = STALE
     with pytest.raises(OSError, match="Stale"):
         bench.run.observe_late()
@@ -177,8 +176,7 @@ def test_a_canceled_restart_never_starts(tmp_path: Path, monkeypatch: pytest.Mon
         assert gate.wait(END)
 
     monkeypatch.setattr(OperatorHooks, "claim", claim)
-    woken = threading.Event()
-    bench = Bench(tmp_path, worker=Worker("q", woken.set))
+    bench = Bench(tmp_path, worker=Worker("q", threading.Event().set))
     bench.run.restore(None)
     bench.run.resume_final()
     bench.run.ensure_running()

@@ -19,8 +19,7 @@ def test_a_copy_in_an_object_store(bucket: Bucket, tmp_path: Path, monkeypatch: 
         bucket.put(f"lab/queries/q/checkpoint/{name}", content)
     assert reset_queries(ledger, "lab", f"{bucket.uri}/lab", {"q": ()}, "") == {"q": 2}
     assert bucket.keys("lab/queries/q/checkpoint/") == []
-    kept = {key.partition("/")[2].split("/", 3)[3]: bucket.get(key) for key in bucket.keys("lab/queries/q/")}
-    assert kept == files
+    assert {key.partition("/")[2].split("/", 3)[3]: bucket.get(key) for key in bucket.keys("lab/queries/q/")} == files
     assert all(key.startswith("lab/queries/q/checkpoint.until-") for key in bucket.keys("lab/queries/q/"))
     assert reset_queries(ledger, "lab", f"{bucket.uri}/lab", {"q": ()}, "") == {"q": 3}, "there is nothing to copy"
 

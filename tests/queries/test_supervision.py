@@ -93,11 +93,9 @@ def test_figures_come_by_events_of_this_query_or_are_asked_for(bench: Bench) -> 
 
 def test_the_end_of_input_comes_when_the_last_source_has_ended(tmp_path: Path) -> None:
     bench = Bench(tmp_path, sources=["a", "b"]).started()
-    bench.query.commit(position("a", ended=True), position("b"))
-    bench.tick()
+    bench.commits(position("a", ended=True), position("b"))
     assert bench.state() is State.RUNNING
-    bench.query.commit(position("a", ended=True), position("b", ended=True))
-    bench.tick()
+    bench.commits(position("a", ended=True), position("b", ended=True))
     assert bench.state() is State.FINISHING
     bench.run.finished()
     assert bench.states() == ["RUNNING", "FINISHING", "FINISHED"]
@@ -133,12 +131,8 @@ def test_a_report_of_a_later_epoch_is_enough_to_look_for_it(bench: Bench) -> Non
     assert bench.run.committed == 3
 
 
-# -- failures ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_failed_query_is_restarted_only_after_the_wait(bench: Bench) -> None:
-    bench.query.end(PASSING)
-    bench.tick()
+    bench.ends(PASSING)
     bench.tick(0.099)
     assert (bench.state(), bench.query.starts) == (State.RESTARTING, 1)
     bench.tick(0.002)
@@ -150,8 +144,7 @@ def test_a_failed_query_is_restarted_only_after_the_wait(bench: Bench) -> None:
 
 def failures_until_the_end(bench: Bench, failure: Exception, most: int = 100) -> int:
     for count in range(1, most):
-        bench.query.end(failure)
-        bench.tick()
+        bench.ends(failure)
         if bench.run.state.ended:
             return count
         bench.tick(30.0)
@@ -177,11 +170,9 @@ def test_a_query_that_fails_each_time_fails_for_good(bench: Bench) -> None:
 
 def test_an_epoch_resolves_a_failure_and_the_next_reopens_it(bench: Bench) -> None:
     for _ in range(2):
-        bench.query.end(PASSING)
-        bench.tick()
+        bench.ends(PASSING)
         bench.tick(0.1)
-        bench.query.commit(position())
-        bench.tick()
+        bench.commits(position())
     changes = bench.rows(IncidentChangeRow)
     steps = [("", "OPEN"), ("OPEN", "RESOLVED"), ("RESOLVED", "OPEN"), ("OPEN", "RESOLVED")]
     assert [(row.old, row.new) for row in changes] == steps
@@ -211,8 +202,7 @@ def test_an_epoch_before_a_failure_does_not_resolve_it(bench: Bench, monkeypatch
 def test_a_committed_epoch_starts_the_count_of_failures_again(bench: Bench) -> None:
     for _ in range(10):
         bench.query.commit(position())
-        bench.query.end(PASSING)
-        bench.tick()
+        bench.ends(PASSING)
         assert bench.state() is State.RESTARTING
         bench.tick(0.1)
         assert bench.state() is State.RUNNING
@@ -255,15 +245,12 @@ def test_a_restart_that_fails_is_a_failure(bench: Bench) -> None:
     assert (bench.state(), bench.query.starts) == (State.RESTARTING, 1)
     bench.tick(1.6)
     assert (bench.state(), bench.query.starts) == (State.RUNNING, 2)
-    assert [row.action for row in bench.rows(IncidentRow)] == [
-        f"restart {n} in {100 * 4 ** (n - 1)} ms" for n in (1, 2, 3)
-    ]
+    assert [row.action for row in bench.rows(IncidentRow)] == [f"restart {n + 1} in {100 * 4**n} ms" for n in range(3)]
 
 
 def test_an_epoch_committed_before_the_failure_may_be_the_last(bench: Bench) -> None:
     bench.query.commit(position(ended=True))
-    bench.query.end(PASSING)
-    bench.tick()
+    bench.ends(PASSING)
     assert bench.state() is State.FINISHING
     bench.tick()
     assert bench.query.starts == 1
@@ -274,17 +261,9 @@ def test_an_epoch_committed_before_the_failure_may_be_the_last(bench: Bench) -> 
     assert bench.query.starts == 2
 
 
-# -- stop -------------------------------------------------------------------------------------------------------------
-
-
-def fail_once(bench: Bench) -> None:
-    bench.query.end(PASSING)
-    bench.tick()
-
-
 BEFORE_A_STOP: dict[str, Callable[[Bench], object]] = {
     "it runs": lambda bench: None,
-    "it waits for a restart": fail_once,
+    "it waits for a restart": lambda bench: bench.ends(PASSING),
     "it has failed": lambda bench: bench.query.end(PASSING),
     "it has failed for good": lambda bench: bench.query.end(POISON),
     "it has read all": lambda bench: bench.query.commit(position(ended=True)),
@@ -309,16 +288,12 @@ def test_a_query_that_was_never_started_is_stopped_at_once(tmp_path: Path) -> No
     assert bench.state() is State.CANCELED
 
 
-# -- drain ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("restarting", [False, True])
 def test_a_drain_ends_a_query_whose_sources_cannot_end_it(tmp_path: Path, restarting: bool) -> None:
     bench = Bench.native(tmp_path)
     bench.query.commit({"logOffset": 1})
     if restarting:
-        bench.query.end(PASSING)
-        bench.tick()
+        bench.ends(PASSING)
         assert bench.state() is State.RESTARTING
     bench.run.request_drain()
     assert not bench.query.running
@@ -337,12 +312,10 @@ def test_a_drain_leaves_channel_sources_to_end_by_themselves(bench: Bench) -> No
 def test_a_drain_waits_for_what_other_queries_still_write(tmp_path: Path) -> None:
     """A drain stops a query with one of Spark's own sources, but not before its exchange was read to the end."""
     bench = Bench(tmp_path, natives=["rate"], sources=[], fed=["x-in"]).started()
-    bench.query.commit(position("x-in"), {"logOffset": 1})
-    bench.tick()
+    bench.commits(position("x-in"), {"logOffset": 1})
     bench.run.request_drain()
     assert (bench.query.running, bench.run.may_end_by_drain) == (True, False)
-    bench.query.commit(position("x-in", ended=True), {"logOffset": 2})
-    bench.tick()
+    bench.commits(position("x-in", ended=True), {"logOffset": 2})
     assert bench.run.may_end_by_drain is True
     bench.run.request_drain()
     bench.tick()
@@ -356,21 +329,18 @@ def test_a_drain_in_the_middle_of_an_epoch_runs_it_to_its_end(tmp_path: Path) ->
     bench.run.request_drain()
     bench.tick()
     assert bench.query.running and bench.query.only_planned and bench.state() is State.RUNNING
-    bench.query.end(PASSING)
-    bench.tick()
+    bench.ends(PASSING)
     assert bench.state() is State.RESTARTING
     bench.tick(1000.0)
     assert bench.query.running and bench.query.only_planned
     bench.query.commit_planned()
-    bench.query.end()
-    bench.tick()
+    bench.ends()
     assert (bench.state(), bench.run.reason, bench.run.committed) == (State.FINISHING, "drained", 1)
 
 
 def test_a_drained_query_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench.native(tmp_path)
-    bench.query.commit({"logOffset": 1})
-    bench.tick()
+    bench.commits({"logOffset": 1})
     bench.query.plan({"logOffset": 2})
     observe = bench.run.observe
 
@@ -392,8 +362,7 @@ def test_a_drain_waits_for_storage_that_does_not_answer(tmp_path: Path, monkeypa
     """It is not known then whether an epoch is planned; a query that restarted in the meantime ran without an end."""
     bench = Bench.native(tmp_path)
     bench.query.commit({"logOffset": 1})
-    bench.query.end(PASSING)
-    bench.tick()
+    bench.ends(PASSING)
 
     def away() -> NoReturn:
         raise OSError("gone")
@@ -428,8 +397,7 @@ def test_a_drain_at_the_start_ends_settled_input_without_spark(tmp_path: Path) -
     bench.run.request_drain()
     assert (bench.state(), bench.run.reason, bench.query.starts) == (State.FINISHING, "drained", 0)
     bench = Bench.native(tmp_path / "begun")
-    bench.query.commit({"logOffset": 1})
-    bench.tick()
+    bench.commits({"logOffset": 1})
     bench.query.end()
     again = bench.made()
     again.observe()
@@ -438,12 +406,8 @@ def test_a_drain_at_the_start_ends_settled_input_without_spark(tmp_path: Path) -
     assert (again.state, again.reason) == (State.FINISHING, "drained")
 
 
-# -- the final checkpoint ---------------------------------------------------------------------------------------------
-
-
 def finishing(bench: Bench) -> Bench:
-    bench.query.commit(position(ended=True))
-    bench.tick()
+    bench.commits(position(ended=True))
     assert bench.state() is State.FINISHING
     return bench
 
@@ -451,15 +415,13 @@ def finishing(bench: Bench) -> Bench:
 def test_a_further_epoch_that_fails_is_treated_like_any_failure(bench: Bench) -> None:
     finishing(bench).run.ensure_running()
     for starts in (1, 2, 3):
-        bench.query.end(PASSING)
-        bench.tick()
+        bench.ends(PASSING)
         assert not bench.run.may_finish(bench.clock.now), "the back-off"
         bench.tick(30.0)
         assert bench.run.may_finish(bench.clock.now)
         bench.run.ensure_running()
         assert (bench.state(), bench.query.starts) == (State.FINISHING, starts + 1)
-    bench.query.end(PASSING)
-    bench.tick()
+    bench.ends(PASSING)
     assert bench.state() is State.FAILED
     assert [row.action for row in bench.rows(IncidentRow)][2:] == ["restart 3 in 1600 ms", "stopped: FAILED"]
 
@@ -485,9 +447,6 @@ def test_a_stop_ends_a_query_that_waits_for_its_final_checkpoint(bench: Bench, r
     bench.tick()
     assert bench.state() is (State.FINISHING if recorded else State.CANCELED)
     assert bench.run.may_finish(bench.clock.now) == recorded and not bench.query.running
-
-
-# -- what earlier runs left -------------------------------------------------------------------------------------------
 
 
 def test_a_restored_query_records_what_an_earlier_run_did_not(bench: Bench) -> None:
@@ -518,9 +477,6 @@ def test_a_query_that_had_finished_is_not_started(bench: Bench) -> None:
     assert not [row for row in bench.rows(ExecutionStateRow) if row.state == "FINISHED"], "it was recorded then"
 
 
-# -- states -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_state_that_cannot_follow_is_refused(bench: Bench) -> None:
     with pytest.raises(IllegalTransition, match="FINISHED cannot follow RUNNING"):
         bench.run.finished()
@@ -549,9 +505,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @initialize(natives=st.booleans(), available_now=st.booleans())
     def begin(self, natives: bool, available_now: bool) -> None:
-        self.bench = Bench(
-            Path(self.folder.name), natives=["rate"] if natives else [], available_now=available_now
-        ).started()
+        self.bench = Bench(Path(self.folder.name), natives=["rate"] * natives, available_now=available_now).started()
 
     def teardown(self) -> None:
         self.folder.cleanup()
@@ -562,8 +516,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(runs)
     @rule()
     def commit(self) -> None:
-        self.bench.query.commit(position(at=len(self.bench.ledger.rows)))
-        self.bench.tick()
+        self.bench.commits(position(at=len(self.bench.ledger.rows)))
         self.since_commit = 0
 
     @precondition(runs)
@@ -579,8 +532,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(runs)
     @rule(own=st.sampled_from([None, OwnEnd(True, False), OwnEnd(False, True), OwnEnd(False, False)]))
     def end(self, own: OwnEnd | None) -> None:
-        self.bench.query.end(own=own)
-        self.bench.tick()
+        self.bench.ends(own=own)
 
     @rule()
     def stop(self) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -145,8 +144,7 @@ PLAIN_WATERMARKS: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
 
 @pytest.mark.parametrize("case", PLAIN_WATERMARKS)
 def test_sparks_own_watermark_over_channel_sources_is_refused(lab: JobHarness, case: str) -> None:
-    frame = PLAIN_WATERMARKS[case](lab.source("a"), lab.source("b"))
-    error = refused(lab, delta(lab, frame))
+    error = refused(lab, delta(lab, PLAIN_WATERMARKS[case](lab.source("a"), lab.source("b"))))
     assert "withWatermark on column 'ts'" in error.what and "spark_ext.with_watermark(df, 'ts', delay)" in error.do
 
 
@@ -163,15 +161,6 @@ def test_state_that_is_left_at_the_end_is_said(lab: JobHarness, caplog: pytest.L
     result = lab.run(lab.source(counts="5").dropDuplicates(["n"]))
     assert result.finished and result.query("q").state_rows == 5
     assert any("finished with 5 rows in its state" in record.getMessage() for record in caplog.records)
-
-
-def test_partition_by_of_the_writer_partitions_the_table(lab: JobHarness) -> None:
-    job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
-    job.add("q", delta(lab, lab.source(counts="3,4")).partitionBy("channel"))
-    assert job.run(progress=False).finished
-    table = DeltaTable(lab.folder / "out")
-    assert table.metadata().partition_columns == ["channel"]
-    assert table.to_pyarrow_table().num_rows == 7
 
 
 def test_settings_of_a_writer_are_found_on_it(lab: JobHarness) -> None:

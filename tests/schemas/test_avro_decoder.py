@@ -21,6 +21,7 @@ from spark_ext.schemas.avro import spark_type
 from spark_ext.schemas.avro_decoder import decoder
 from spark_ext.sinks.kafka_2pc.formats import Encoder
 from spark_ext.sources.kafka_range.decoding import Avro
+from tests.sources.files.test_avro import logical
 
 UTC = datetime.timezone.utc
 LONGS = st.integers(-(2**63), 2**63 - 1)
@@ -38,10 +39,6 @@ class Kind(NamedTuple):
     of_library: Callable[[Any], Any] = lambda value: value
 
 
-def _logical(kind: str, logical: str, **more: Any) -> dict[str, Any]:
-    return {"type": kind, "logicalType": logical, **more}
-
-
 def _of_day(unit: int) -> Callable[[Any], Any]:
     def convert(value: datetime.time) -> int:
         return (((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond) // unit
@@ -50,29 +47,23 @@ def _of_day(unit: int) -> Callable[[Any], Any]:
 
 
 SIMPLE = [
-    Kind("boolean", st.booleans()),
-    Kind("int", INTS),
-    Kind("long", LONGS),
-    Kind("float", st.floats(width=32, allow_nan=False)),
-    Kind("double", st.floats(allow_nan=False)),
-    Kind(["float", "double"], st.floats(allow_nan=False)),
-    Kind(["int", "long"], LONGS),
-    Kind("string", TEXTS),
-    Kind("bytes", st.binary(max_size=5)),
-    Kind(_logical("string", "uuid"), st.uuids().map(str) | TEXTS, str),
-    Kind(_logical("int", "date"), st.dates()),
-    Kind(_logical("int", "time-millis"), st.integers(-5, 86_400_005), _of_day(1000)),
-    Kind(_logical("long", "time-micros"), st.integers(-5, 86_400_000_005), _of_day(1)),
-    Kind(_logical("long", "timestamp-millis"), st.datetimes(timezones=st.just(UTC))),
-    Kind(_logical("long", "timestamp-micros"), st.datetimes(timezones=st.just(UTC))),
-    Kind(_logical("long", "local-timestamp-millis"), st.datetimes()),
-    Kind(_logical("long", "local-timestamp-micros"), st.datetimes()),
-    Kind(_logical("bytes", "decimal", precision=4, scale=2), CENTS),
+    Kind("boolean", st.booleans()), Kind("int", INTS), Kind("long", LONGS),
+    Kind("float", st.floats(width=32, allow_nan=False)), Kind("double", st.floats(allow_nan=False)),
+    Kind(["float", "double"], st.floats(allow_nan=False)), Kind(["int", "long"], LONGS), Kind("string", TEXTS),
+    Kind("bytes", st.binary(max_size=5)), Kind(logical("string", "uuid"), st.uuids().map(str) | TEXTS, str),
+    Kind(logical("int", "date"), st.dates()),
+    Kind(logical("int", "time-millis"), st.integers(-5, 86_400_005), _of_day(1000)),
+    Kind(logical("long", "time-micros"), st.integers(-5, 86_400_000_005), _of_day(1)),
+    Kind(logical("long", "timestamp-millis"), st.datetimes(timezones=st.just(UTC))),
+    Kind(logical("long", "timestamp-micros"), st.datetimes(timezones=st.just(UTC))),
+    Kind(logical("long", "local-timestamp-millis"), st.datetimes()),
+    Kind(logical("long", "local-timestamp-micros"), st.datetimes()),
+    Kind(logical("bytes", "decimal", precision=4, scale=2), CENTS),
     Kind({"type": "enum", "name": "E", "symbols": ["A", "B"]}, st.sampled_from("ABC")),
     Kind({"type": "fixed", "name": "F", "size": 3}, st.binary(min_size=2, max_size=4)),
-    Kind(_logical("fixed", "decimal", name="D", size=2, precision=4, scale=2), CENTS),
-    Kind(_logical("fixed", "uuid", name="U", size=16), st.binary(min_size=16, max_size=16)),
-]
+    Kind(logical("fixed", "decimal", name="D", size=2, precision=4, scale=2), CENTS),
+    Kind(logical("fixed", "uuid", name="U", size=16), st.binary(min_size=16, max_size=16)),
+]  # fmt: skip
 
 
 def _named(kind: Kind) -> Kind:
@@ -198,9 +189,9 @@ def test_a_field_of_its_own_name_comes_before_one_of_an_alias() -> None:
 @pytest.mark.parametrize(
     "schema",
     [
-        _logical("int", "date"),
-        _logical("long", "timestamp-micros"),
-        {"type": "array", "items": _logical("long", "local-timestamp-micros")},
+        logical("int", "date"),
+        logical("long", "timestamp-micros"),
+        {"type": "array", "items": logical("long", "local-timestamp-micros")},
     ],
 )
 def test_times_of_any_year_are_written_by_an_existing_schema(schema: Any) -> None:
@@ -213,7 +204,7 @@ def test_times_of_any_year_are_written_by_an_existing_schema(schema: Any) -> Non
 
 
 def test_a_time_that_milliseconds_do_not_hold_is_refused() -> None:
-    schema = _logical("long", "timestamp-millis")
+    schema = logical("long", "timestamp-millis")
     of, pinned = spark_type(schema), Pinned("avro", "s", 1, 7, json.dumps(schema))
     for micros in (1999, 2**63 - 1):
         with pytest.raises(DataError):

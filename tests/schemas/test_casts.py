@@ -196,9 +196,10 @@ def test_texts_of_a_length_are_texts_at_any_depth() -> None:
     assert arrow_type(kind) == pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
 
 
-def test_a_type_without_an_arrow_form_is_refused() -> None:
+@pytest.mark.parametrize("kind", [T.CalendarIntervalType(), T.YearMonthIntervalType()])
+def test_a_type_without_an_arrow_form_is_refused(kind: T.DataType) -> None:
     with pytest.raises(PySparkTypeError):
-        arrow_type(T.CalendarIntervalType())
+        arrow_type(kind)
 
 
 RAW = pa.array([b"ok", b"M\xf6hre", b"x", None], pa.binary())
@@ -259,6 +260,5 @@ def test_a_null_where_none_is_declared_is_found(kind: pa.DataType, good: list[An
             [pa.array([*null, *(one for one in good if one is not None), *null], kind)], schema=declared
         )
         assert null_in(batch) is None
-    every = [bad, good[0], bad, good[0]]
-    batch = pa.RecordBatch.from_arrays([pa.array(every, kind)], schema=strict)
+    batch = pa.RecordBatch.from_arrays([pa.array([bad, good[0], bad, good[0]], kind)], schema=strict)
     assert [null_in(batch.slice(at, 1)) for at in range(4)] == [path, None, path, None]

@@ -139,14 +139,10 @@ def spelled(pattern: str, year: int, month: int, day: int, hour: int, minute: in
 
 
 @given(
-    pattern=st.sampled_from(PATTERNS),
-    year=st.integers(1970, 2068),
-    month=st.sampled_from([1, 2, 2, 3, 4, 5, 11, 12]),
-    day=st.sampled_from([1, 2, 3, 4, 15, 28, 29, 30, 31]),
-    hour=st.integers(0, 23),
-    minute=st.integers(0, 59),
+    pattern=st.sampled_from(PATTERNS), year=st.integers(1970, 2068), month=st.sampled_from([1, 2, 2, 3, 4, 5, 11, 12]),
+    day=st.sampled_from([1, 2, 3, 4, 15, 28, 29, 30, 31]), hour=st.integers(0, 23), minute=st.integers(0, 59),
     zone=st.none() | st.integers(-14 * 60, 14 * 60),
-)
+)  # fmt: skip
 def test_a_day_is_that_of_the_text_or_refused(
     pattern: str, year: int, month: int, day: int, hour: int, minute: int, zone: int | None
 ) -> None:

@@ -14,40 +14,25 @@ from hypothesis import strategies as st
 from pyarrow import types
 
 KINDS: dict[str, pa.DataType] = {  # Spark's types that a text can be cast to
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "decimal(38,0)": pa.decimal128(38, 0),
-    "decimal(38,18)": pa.decimal128(38, 18),
-    "decimal(5,2)": pa.decimal128(5, 2),
-    "boolean": pa.bool_(),
-    "string": pa.string(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
+    "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64(), "float": pa.float32(),
+    "double": pa.float64(), "decimal(38,0)": pa.decimal128(38, 0), "decimal(38,18)": pa.decimal128(38, 18),
+    "decimal(5,2)": pa.decimal128(5, 2), "boolean": pa.bool_(), "string": pa.string(), "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us"),
+}  # fmt: skip
 _edges = st.builds(
     lambda power, shift, sign, factor: sign * ((1 << power) * factor + shift),
-    st.sampled_from([0, 7, 8, 15, 16, 31, 32, 63, 64, 127, 128, 254, 255, 256, 512]),
-    st.integers(-2, 2),
-    st.sampled_from([1, -1]),
-    st.sampled_from([1, 1, 3, 5**30]),
-)
+    st.sampled_from([0, 7, 8, 15, 16, 31, 32, 63, 64, 127, 128, 254, 255, 256, 512]), st.integers(-2, 2),
+    st.sampled_from([1, -1]), st.sampled_from([1, 1, 3, 5**30]),
+)  # fmt: skip
 _days = st.tuples(
     st.sampled_from([0, 1, 1582, 1900, 1970, 2023, 2024, 9999]), st.integers(0, 13), st.integers(0, 32)
 ).map(lambda parts: "{:04}-{:02}-{:02}".format(*parts))
 _times = st.builds(
-    lambda day, mark, hour, minute, second, zone: f"{day}{mark}{hour:02}:{minute:02}{second}{zone}",
-    _days,
-    st.sampled_from("T "),
-    st.integers(0, 24),
-    st.sampled_from([0, 1, 59, 60]),
+    lambda day, mark, hour, minute, second, zone: f"{day}{mark}{hour:02}:{minute:02}{second}{zone}", _days,
+    st.sampled_from("T "), st.integers(0, 24), st.sampled_from([0, 1, 59, 60]),
     st.sampled_from(["", ":00", ":59.9", ":59.999999", ":60", ":61", ":00.0000001"]),
     st.sampled_from(["", "Z", "+02", "+02:00", "-2359", "+24:00", "+99:00", "z"]),
-)
+)  # fmt: skip
 texts = st.one_of(  # texts, most of which are values of some type, or nearly
     st.text("0123456789+-.eExXabcdfFinNaTZ:_ \t٣\0", max_size=14),
     _edges.map(str),

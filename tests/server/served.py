@@ -13,33 +13,27 @@ JOB = "/v1/jobs/orders"
 
 
 def client(server: ControlServer, token: str | None = None) -> httpx.Client:
-    """A client with a token, or a stranger."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     return httpx.Client(base_url=server.url, headers=headers, timeout=120)
 
 
 class Served:
-    """A running server, and a client with its token."""
-
     def __init__(self, state: State, server: ControlServer) -> None:
         self.state, self.server = state, server
         self.token = server.token or ""
         self.http = client(server, self.token)
 
     def post(self, kind: str, target: str = "job", value: Any = None, **more: Any) -> httpx.Response:
-        """Request an event."""
         headers = more.pop("headers", {})
         body = {"kind": kind, "target": target, "value": value, **more}
         return self.http.post(f"{JOB}/control", json=body, headers=headers)
 
     def set_key(self, value: Any, **more: Any) -> httpx.Response:
-        """Request a change of one key."""
         return self.post("set_config", value={"key": "k", "value": value}, **more)
 
 
 @contextmanager
 def serving(state: State, **options: Any) -> Iterator[Served]:
-    """A server, until the end of the block."""
     with ControlServer(state.path, **options) as server:
         found = Served(state, server)
         try:

@@ -91,8 +91,7 @@ def test_what_is_embedded_ends_no_element_and_is_what_it_was(value: Any) -> None
 
 def test_a_report_is_one_file_with_the_data_in_it() -> None:
     documents = {"page": {"name": HOSTILE}, "incidents": {"<!--<script>": "\u2028 &amp; ]]>"}}
-    text = assets.standalone(documents)
-    page = Elements(text)
+    page = Elements(assets.standalone(documents))
     tags = [tag for tag, _ in page.tags]
     assert tags.count("script") == 2 and "img" not in tags and tags.count("style") == 1
     assert not [a for _, a in page.tags if "src" in a or str(a.get("href", "")).startswith(("http", "page", "/"))]

@@ -72,7 +72,6 @@ def log_in(page: Any, token: str) -> None:
 
 @pytest.fixture
 def job_report(state: str, tmp_path: Path) -> str:
-    """The address of a report."""
     file = tmp_path / "job.html"
     file.write_text(report(FactsReader(Ledger(state)).read(), datetime.now(timezone.utc)))
     return file.as_uri()

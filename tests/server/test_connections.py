@@ -122,9 +122,7 @@ def test_ordinary_headers_and_bodies_pass_however_they_arrive(served: Served) ->
     assert served.post("set_config", value={"key": "k", "value": "v" * 3_000_000}).status_code == 413
 
 
-def test_refusals_that_anybody_can_cause_are_logged_now_and_then(
-    served: Served, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_refusals_anybody_can_cause_are_logged_now_and_then(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     upgrade = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
     with caplog.at_level(logging.WARNING):
         for sent in (b"no request\r\n\r\n", upgrade) * 20:

@@ -61,8 +61,7 @@ def test_another_host_or_origin_gets_no_page(served: Served) -> None:
 
 def test_looking_at_the_page_leaves_no_row_in_the_audit(served: Served) -> None:
     with httpx.Client(base_url=served.server.url) as http:
-        page = http.get("/").text
-        for path in re.findall(r'(?:href|src)="(page/[^"]+)"', page):
+        for path in re.findall(r'(?:href|src)="(page/[^"]+)"', http.get("/").text):
             assert http.get(f"/{path}").status_code == 200
     rows = served.state.ledger.table(ControlRequestRow).rows()
     assert not [row for row in rows if row.path in assets.paths()]
@@ -73,15 +72,13 @@ def test_the_document_a_series_and_an_incident(served: Served) -> None:
     assert [query["uid"] for query in document["queries"]] == ["q", "r"]
     series = served.http.get(f"{JOB}/page/series", params={"query": "q"}).json()
     assert series["epochs"] == [1, 1] and series["mean"] == [5, 5]
-    late = served.http.get(f"{JOB}/page/series", params={"since": series["at"][1]}).json()
-    assert late["at"] == series["at"][1:]
+    assert served.http.get(f"{JOB}/page/series", params={"since": series["at"][1]}).json()["at"] == series["at"][1:]
     assert served.http.get(f"{JOB}/page/series", params={"query": "nobody"}).json()["at"] == []
     assert served.http.get(f"{JOB}/page/incidents/i1").json()["what"] == "it failed"
     assert served.http.get(f"{JOB}/page/incidents/i2").status_code == 404
 
 
 def messages_of(answer: httpx.Response) -> Iterator[tuple[str, Any]]:
-    """The messages of a stream."""
     event = ""
     for line in answer.iter_lines():
         if line.startswith("event: "):
@@ -118,8 +115,7 @@ def test_a_token_that_may_only_read_sees_the_page_and_is_said_to(tmp_path: Path)
 
 
 def test_the_server_stops_while_somebody_looks(tmp_path: Path) -> None:
-    made = State(tmp_path / "state")
-    with serving(made) as found, found.http.stream("GET", f"{JOB}/page/stream") as answer:
+    with serving(State(tmp_path / "state")) as found, found.http.stream("GET", f"{JOB}/page/stream") as answer:
         messages = messages_of(answer)
         next(messages), next(messages)
         found.server.stop()

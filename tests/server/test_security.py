@@ -130,8 +130,7 @@ def test_a_foreign_origin_is_refused(served: Served, origin: str, allowed: bool)
 
 
 def test_a_request_without_a_host_is_refused(served: Served) -> None:
-    port = int(served.server.url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port)) as raw:
+    with socket.create_connection(("127.0.0.1", int(served.server.url.rpartition(":")[2]))) as raw:
         raw.sendall(f"GET /v1/jobs HTTP/1.0\r\nAuthorization: Bearer {served.token}\r\n\r\n".encode())
         assert b" 403 " in raw.recv(100)
 
@@ -154,11 +153,9 @@ def test_the_audit_says_who_asked_for_what(tmp_path: Path) -> None:
         own.http.get(f"{JOB}/{own.token}")
     rows = sorted(state.ledger.table(ControlRequestRow).rows(), key=lambda row: row.at)
     assert [(row.requested_by, row.method, row.path, row.status, row.event_id) for row in rows] == [
-        ("local", "POST", f"{JOB}/control", 202, accepted),
-        ("local", "POST", f"{JOB}/control", 400, None),
-        ("", "GET", f"{JOB}/control", 401, None),
-        ("local", "GET", f"{JOB}/***", 404, None),
-    ]
+        ("local", "POST", f"{JOB}/control", 202, accepted), ("local", "POST", f"{JOB}/control", 400, None),
+        ("", "GET", f"{JOB}/control", 401, None), ("local", "GET", f"{JOB}/***", 404, None),
+    ]  # fmt: skip
     assert [bool(row.reason) for row in rows] == [False, True, True, True]
 
 
@@ -175,11 +172,9 @@ def test_no_token_is_in_a_log_the_ledger_or_an_answer(tmp_path: Path, caplog: py
             own = {"Authorization": f"Bearer {tokens[0]}"}
             for answer in (
                 http.get("/v1/jobs", headers={"Authorization": f"Bearer {token}"}),
-                http.get(f"/v1/jobs?token={token}"),
-                http.get(f"/v1/jobs/{token}", headers=own),
+                http.get(f"/v1/jobs?token={token}"), http.get(f"/v1/jobs/{token}", headers=own),
                 http.get(f"{JOB}/control?status={token}", headers=own),
-                http.get(f"{JOB}/control?{token}=1", headers=own),
-                http.get(f"{JOB}/control/{token}", headers=own),
+                http.get(f"{JOB}/control?{token}=1", headers=own), http.get(f"{JOB}/control/{token}", headers=own),
                 http.get(f"{JOB}/config?query={token}", headers=own),
                 http.post(f"{JOB}/control", headers=own, json={"kind": token}),
                 http.post(f"{JOB}/control", headers=own, json={"kind": "pause", "target": token}),
@@ -188,7 +183,7 @@ def test_no_token_is_in_a_log_the_ledger_or_an_answer(tmp_path: Path, caplog: py
                 http.post(f"{JOB}/control", headers={**own, "Idempotency-Key": token * 9}, json={"kind": "pause"}),
                 http.get("/v1/jobs", headers={**own, "Origin": f"http://{token}"}),
                 http.get("/v1/jobs", headers={**own, "Host": token}),
-            ):
+            ):  # fmt: skip
                 texts += [answer.text, str(answer.headers)]
     # httpx is the client, whose lines have the addresses that the test itself has made up.
     texts += [record.getMessage() for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]

@@ -21,7 +21,7 @@ def test_a_token_is_stored_as_a_hash_in_a_file_of_mode_600(tmp_path: Path) -> No
     assert masking.mask(f"Bearer {token}") == "Bearer ***"
     found = Tokens(file).find(token)
     assert found is not None and (found.name, found.scopes) == ("ann", frozenset({"read"}))
-    for wrong in ("", token[:-1], token + "x", "ann", hashed(token), "\ud800"):
+    for wrong in ("", token[:-1], token[:9], token[:-1] + "!", token + "x", "ann", hashed(token), "\ud800"):
         assert Tokens(file).find(wrong) is None
 
 
@@ -56,14 +56,6 @@ def test_names_and_scopes_are_checked(tmp_path: Path) -> None:
     assert [one.name for one in read(file)] == ["ann"]
     with pytest.raises(ConfigurationError, match="cannot be read"):
         Tokens(tmp_path / "none")
-
-
-def test_a_token_is_accepted_as_a_whole(tmp_path: Path) -> None:
-    token = create(tmp_path / "tokens", "mine")
-    tokens = Tokens(tmp_path / "tokens")
-    assert tokens.find(token) is not None
-    for other in (token[:-1], f"{token[:-1]}{'a' if token[-1] != 'a' else 'b'}", token[: len(token) // 2], f"{token}x"):
-        assert tokens.find(other) is None
 
 
 def test_what_is_revoked_or_added_counts_at_once(tmp_path: Path) -> None:

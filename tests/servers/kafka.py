@@ -31,7 +31,7 @@ from confluent_kafka.admin import (
 )
 
 from spark_ext.spark.session.jars import package_jars
-from tests.servers.kafka_reader import ANSWER_S, NO_ANSWER, QUICK, messages, settled, states
+from tests.servers.kafka_reader import ANSWER_S, NO_ANSWER, QUICK, messages, settled
 from tests.servers.ports import free_ports
 from tests.servers.watchdog import Watched
 from tests.support.waiting import until
@@ -137,7 +137,6 @@ class Broker:
 
     @property
     def bootstrap(self) -> str:
-        """Its address; the same after a restart."""
         return f"127.0.0.1:{self._port}"
 
     @property
@@ -181,9 +180,6 @@ class Broker:
         self._end()
 
     kill = crash  # as of other servers
-
-    def transactions(self) -> dict[str, int]:
-        return states(self.data)
 
     def _end(self) -> None:
         if self._server is not None:
@@ -339,7 +335,6 @@ class Broker:
         self.asked(lambda client: client.incremental_alter_configs([resource])[resource].result(ANSWER_S))
 
     def messages(self, topic: str, isolation: str = "read_committed") -> list[Message]:
-        """All messages of a topic as a reader sees them, partition by partition."""
         return messages(self.bootstrap, self.data, topic, isolation)
 
 

@@ -1,19 +1,17 @@
-"""A real server with the interface of S3, in a process of its own: moto, which keeps all objects in memory.
-
-With the path of versitygw in `VERSITYGW` it is that, over a folder: it checks signatures, and objects survive a kill.
-"""
+"""A real server with the interface of S3, in a process of its own: moto, which keeps all objects in memory."""
 
 import itertools
 import os
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -22,13 +20,10 @@ from tests.servers.watchdog import Watched
 from tests.support.waiting import until
 
 KEY, SECRET, REGION = "test-key-id", "s3cret-Of-A-Bucket", "us-east-1"
-GATEWAY: Final = "VERSITYGW"  # the variable of the environment that names the other server's program
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket; fresh for each test."""
-
     endpoint: str
     name: str
 
@@ -73,13 +68,10 @@ class Bucket:
 
     def uploads(self) -> list[str]:
         """The keys of uploads in parts that were neither completed nor aborted."""
-        found = self.client.list_multipart_uploads(Bucket=self.name).get("Uploads", ())
-        return [item["Key"] for item in found]
+        return [item["Key"] for item in self.client.list_multipart_uploads(Bucket=self.name).get("Uploads", ())]
 
 
 class ObjectStore:
-    """The server. `start` before use, `close` after."""
-
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="spark-ext-s3-"))
         self._watched = Watched(self.folder)
@@ -91,25 +83,12 @@ class ObjectStore:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def _command(self) -> tuple[list[str], Mapping[str, str]]:
-        gateway = os.environ.get(GATEWAY)
-        if gateway:
-            (self.folder / "objects").mkdir(exist_ok=True)
-            given = {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
-            # Metadata as files beside the objects: not every file system has attributes for them.
-            (self.folder / "meta").mkdir(exist_ok=True)
-            command = [gateway, "--port", f"127.0.0.1:{self.port}", "--region", REGION, "posix"]
-            return [*command, "--sidecar", str(self.folder / "meta"), str(self.folder / "objects")], given
-        return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)], {}
-
     def start(self) -> None:
-        command, given = self._command()
-        self._process = self._watched.start(command, env={**os.environ, **given}, cwd=self.folder)
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        self._process = self._watched.start(command, cwd=self.folder)
         until(self._answers, "the object store answers")
 
     def _answers(self) -> bool:
-        import socket
-
         assert self._process is not None and self._process.poll() is None, (self.folder / "server.log").read_text()
         try:
             socket.create_connection(("127.0.0.1", self.port), timeout=1).close()

@@ -28,11 +28,8 @@ from tests.servers.watchdog import Watched
 from tests.support.disks import small_disk
 from tests.support.waiting import until
 
-ADMIN, USER, PASSWORD = (
-    "postgres",
-    "tester",
-    "s3cret-Passw0rd",
-)  # superuser, the role of tests, and the password of both
+# Superuser, the role of tests, and the password of both.
+ADMIN, USER, PASSWORD = "postgres", "tester", "s3cret-Passw0rd"
 
 # Settings of a German database: each changes how values are shown, or how texts are read.
 GERMAN: Final = {
@@ -102,7 +99,6 @@ class Database:
         return {names[name]: value for name, value in self.options.items()}
 
     def connect(self, **options: Any) -> psycopg.Connection[Any]:
-        """A connection of the plain role, in autocommit."""
         return psycopg.connect(self.dsn, autocommit=True, **options)
 
     def run(self, *statements: str) -> None:
@@ -235,7 +231,6 @@ class PostgresServer:
         return "ready"
 
     def admin(self, dbname: str = "postgres") -> psycopg.Connection[Any]:
-        """A superuser's connection, in autocommit."""
         return psycopg.connect(
             host="127.0.0.1", port=self.port, dbname=dbname, user=ADMIN, password=PASSWORD, autocommit=True
         )

@@ -174,7 +174,6 @@ class Receiver:
         behave(self.url, *actions)
 
     def forget(self) -> None:
-        """Everything, as if it were a new one."""
         self.behave()
         with _database(self.folder) as database:
             for table in ("keys", "incarnations", "rows", "requests"):

@@ -23,8 +23,6 @@ CONTROL = "/-/faults"  # the path under which the tests say what is done
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done with some of the requests."""
-
     path: str = ""  # a pattern that is looked for in the path with its query
     method: str = ""  # only requests of this method; "": of all
     status: int = 0  # answered with this status, without effect; 0: passed on
@@ -127,8 +125,6 @@ def serve(store: int, port: int) -> None:
 
 
 class StoreProxy:
-    """The server; at the end of the `with` it is gone."""
-
     def __init__(self, store: int, folder: Path) -> None:
         self._store, self._folder = store, folder
         self.port = free_ports(1)[0]

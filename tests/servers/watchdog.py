@@ -70,7 +70,6 @@ def clear(folder: Path) -> None:
 
 
 def main(parent: int, folder: Path) -> None:
-    """Wait for the end of the parent, after which this process has another one, then clear."""
     while os.getppid() == parent:
         time.sleep(0.2)
     clear(folder)

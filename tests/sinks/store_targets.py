@@ -62,8 +62,7 @@ class DeltaInStore(StoreTarget):
         return DeltaTwoPhaseCommit({"uid": uid, "path": self.uri, **options})
 
     def rows(self) -> list[dict[str, Any]]:
-        there = DeltaTable.is_deltatable(self.uri)
-        return DeltaTable(self.uri).to_pyarrow_table().to_pylist() if there else []
+        return DeltaTable(self.uri).to_pyarrow_table().to_pylist() if DeltaTable.is_deltatable(self.uri) else []
 
     def leftovers(self) -> set[str]:
         there = {key.removeprefix("t/") for key in self.bucket.keys("t/") if "/_delta_log/" not in key}
@@ -92,5 +91,4 @@ class FilesInStore(StoreTarget):
         return found
 
     def leftovers(self) -> set[str]:
-        there = {f"{self.bucket.uri}/{key}" for key in self.bucket.keys("t/_files/")}
-        return there - set(self._committed())
+        return {f"{self.bucket.uri}/{key}" for key in self.bucket.keys("t/_files/")} - set(self._committed())

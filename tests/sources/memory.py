@@ -97,17 +97,9 @@ class FakeLedger:
         return [event for event in self.accepted if event.sequence > after]
 
     def accept(
-        self,
-        kind: str,
-        target: str = "source:s",
-        value: Json = None,
-        *,
-        sequence: int | None = None,
-        delivery: Delivery = Delivery.IMMEDIATE,
-        lineage: int = 1,
-        incarnation: int = 1,
-        expires_ms: int | None = None,
-    ) -> Event:
+        self, kind: str, target: str = "source:s", value: Json = None, *, sequence: int | None = None,
+        delivery: Delivery = Delivery.IMMEDIATE, lineage: int = 1, incarnation: int = 1, expires_ms: int | None = None,
+    ) -> Event:  # fmt: skip
         number = sequence or (self.accepted[-1].sequence + 1 if self.accepted else 1)
         when = {"at_ms": 1_000, "expires_ms": expires_ms}
         of = Target.parse(target)
@@ -116,7 +108,7 @@ class FakeLedger:
         return event
 
     def refresh_events(self) -> None:
-        """There is nothing to look at."""
+        pass
 
     def barriers(self) -> tuple[Checkpoints, int]:
         return self.known, self.own

@@ -74,10 +74,6 @@ def parquet(path: Path, first: int, rows: int, **options: Any) -> None:
     draft.rename(path)
 
 
-def epochs(out: Path) -> int:
-    return len(numbered(Path(f"{out}.checkpoint/commits")))
-
-
 def numbered(folder: Path) -> list[int]:
     return [int(place.name) for place in folder.iterdir() if place.name.isdigit()]
 
@@ -85,15 +81,17 @@ def numbered(folder: Path) -> list[int]:
 def test_files_end_and_are_not_read_again(spark: SparkSession, tmp_path: Path) -> None:
     for index in range(5):
         parquet(tmp_path / "in" / f"{index}.parquet", index * 100, 100, row_group_size=30)
-    frame = reader(spark, "files", "f1", path=tmp_path / "in", max_rows_per_epoch=70).load()
-    run(frame, tmp_path / "out")
+    run(reader(spark, "files", "f1", path=tmp_path / "in", max_rows_per_epoch=70).load(), tmp_path / "out")
     assert sorted(row.id for row in written(spark, tmp_path / "out")) == list(range(500))
-    assert epochs(tmp_path / "out") > 5
+    offsets = tmp_path / "out.checkpoint" / "offsets"
+    assert len(numbered(offsets)) > 5
+    offset = json.loads((offsets / str(max(numbered(offsets)))).read_text().splitlines()[-1])
+    assert (offset["uid"], offset["ended"], "running" in offset) == ("f1", True, False)
+    assert sorted(finish["channel"] for finish in offset["finished"]) == [f"{index}.parquet" for index in range(5)]
     for index in range(5):
         # Not even opened: it could not be.
         (tmp_path / "in" / f"{index}.parquet").write_bytes(b"gone")
-    again = reader(spark, "files", "f1", path=tmp_path / "in").schema("id bigint").load()
-    run(again, tmp_path / "out")
+    run(reader(spark, "files", "f1", path=tmp_path / "in").schema("id bigint").load(), tmp_path / "out")
     assert spark.read.parquet(str(tmp_path / "out")).count() == 500
 
 
@@ -164,8 +162,7 @@ def test_files_that_spark_wrote_keep_every_value(spark: SparkSession, tmp_path: 
         if(id % 2 = 0, null, double(id) / 3) f, id % 3 as p from range(50)"""
     )
     frame.write.partitionBy("p").parquet(str(tmp_path / "in"))
-    ours = reader(spark, "files", "f7", path=tmp_path / "in").schema(frame.schema).load()
-    run(ours, tmp_path / "out")
+    run(reader(spark, "files", "f7", path=tmp_path / "in").schema(frame.schema).load(), tmp_path / "out")
     key = lambda row: row.id  # noqa: E731
     assert sorted(written(spark, tmp_path / "out"), key=key) == sorted(frame.collect(), key=key)
 
@@ -294,16 +291,6 @@ def test_datagen_in_a_query_is_what_it_is_outside(spark: SparkSession, tmp_path:
     found = [row.asDict() for row in written(spark, tmp_path / "out")]
     key = lambda row: row["id"]  # noqa: E731
     assert sorted(found, key=key) == sorted(expected, key=key)
-
-
-def test_offsets_hold_what_runs_and_no_more(spark: SparkSession, tmp_path: Path) -> None:
-    parquet(tmp_path / "in" / "a.parquet", 0, 10)
-    run(reader(spark, "files", "f11", path=tmp_path / "in").load(), tmp_path / "out")
-    log = (tmp_path / "out.checkpoint" / "offsets" / "0").read_text().splitlines()
-    offset = json.loads(log[-1])
-    assert offset["uid"] == "f11"
-    assert offset["ended"] is True
-    assert [finish["channel"] for finish in offset["finished"]] == ["a.parquet"]
 
 
 @pytest.mark.core

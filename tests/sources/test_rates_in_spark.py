@@ -55,6 +55,5 @@ def test_a_limited_available_now_run_waits_stops_and_reads_all(spark: SparkSessi
     job.stop(60)
     assert time.monotonic() - begin < 20
     limit(tmp_path, {"rows_per_second": 100_000})
-    result = available_now(spark, tmp_path, COUNT).run(progress=False)
-    assert result.state == "FINISHED"
+    assert available_now(spark, tmp_path, COUNT).run(progress=False).state == "FINISHED"
     assert sorted(row["id"] for row in rows(tmp_path / "out")) == list(range(COUNT))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import write_deltalake
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.model.offsets import Json
@@ -14,15 +15,11 @@ from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.sources.files.source import Files
 from spark_ext.sources.hybrid.source import Hybrid
 from spark_ext.testing.source_kit import SourceRun
-from tests.sources.files.files_kit import SCHEMA, table, write
+from tests.sources.files.files_kit import SCHEMA, opened, table, write
+from tests.sources.hybrid.test_hybrid import drain
 from tests.sources.memory import Store, memory
 
 LIMITS = [{"max_rows_per_epoch": "4", "readers": "1"}]
-
-
-def to_end(run: SourceRun) -> None:
-    while run.epoch():
-        pass
 
 
 def files(path: Path, **more: str) -> SourceRun:
@@ -56,7 +53,7 @@ def test_datagen_forward_back_and_to_the_end() -> None:
     run.epoch()
     run.replay()
     run.seek("0", 20)
-    to_end(run)
+    drain(run)
     assert ids(run, "0", "seq") == [0, 1, 2, 3, 10, 11, 12, 13, 3, 4, 5, 6]
     assert run.offset.ended
 
@@ -89,25 +86,23 @@ def test_files_continue_at_a_row_or_line(tmp_path: Path, kind: str) -> None:
     run.seek(name, 0)
     run.epoch()
     run.replay()
-    size = 21 if kind == "parquet" else (tmp_path / name).stat().st_size
-    run.seek(name, size)
-    to_end(run)
+    run.seek(name, 21 if kind == "parquet" else (tmp_path / name).stat().st_size)
+    drain(run)
     assert ids(run, name) == [*range(4), *range(12, 16), *range(4)]
     assert run.offset.ended
 
 
 def test_a_place_inside_a_line_is_refused_and_the_next_one_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"1,a,\r\n22,b,\r\n3,c,\n4,d,\n")
-    run = SourceRun(
-        Files, {"uid": "s", "path": str(tmp_path)}, schema=SCHEMA, limits=[{"max_rows_per_epoch": "1", "readers": "1"}]
-    )
+    one_by_one = [{"max_rows_per_epoch": "1", "readers": "1"}]
+    run = SourceRun(Files, {"uid": "s", "path": str(tmp_path)}, schema=SCHEMA, limits=one_by_one)
     run.epoch()
     for inside in (1, 5, 7, 12):
         refused(run, "a.csv", inside, f"a line begins; the next one begins at {6 if inside < 6 else 13}")
     for wrong in [*NONSENSE, 24]:
         refused(run, "a.csv", wrong, "the byte at which a line begins, from 0 to 23")
     run.seek("a.csv", 13)
-    to_end(run)
+    drain(run)
     assert ids(run, "a.csv") == [1, 3, 4]
 
 
@@ -122,9 +117,7 @@ def test_a_row_behind_the_end_of_a_parquet_file_is_refused(tmp_path: Path) -> No
 def test_a_compressed_file_begins_or_has_ended(tmp_path: Path) -> None:
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"1,a,\n2,b,\n"))
     size = (tmp_path / "a.csv.gz").stat().st_size
-    made = Files({"uid": "s", "path": str(tmp_path)})
-    made.declared = SCHEMA
-    channel = next(iter(made.discover()))
+    made, channel = opened(tmp_path, SCHEMA)
     assert [made.seek(channel, 0, there) for there in (0, size)] == [0, size]
     for wrong in (1, True, "0", None):
         with pytest.raises(ConfigurationError, match=f"0 or {size}, as the file is read in one step"):
@@ -141,7 +134,7 @@ def test_a_folder_is_continued_in_another_file(tmp_path: Path) -> None:
     run.seek(".", [1, 10])
     run.epoch()
     run.seek(".", [3, 0])
-    to_end(run)
+    drain(run)
     assert ids(run, ".") == [0, 1, 2, 3, 25, 26, 27, 28, 20, 21, 22, 23]
     run = files(tmp_path, group="directory")
     run.epoch()
@@ -150,14 +143,12 @@ def test_a_folder_is_continued_in_another_file(tmp_path: Path) -> None:
 
 
 def test_a_data_file_of_a_delta_table(tmp_path: Path) -> None:
-    from deltalake import write_deltalake
-
     write_deltalake(str(tmp_path), table(0, 20).select(["id", "word"]))
     run = SourceRun(DeltaSnapshot, {"uid": "s", "path": str(tmp_path)}, limits=LIMITS)
     run.epoch()
     name = next(iter(run.offset.running))
     run.seek(name, 18)
-    to_end(run)
+    drain(run)
     assert ids(run, name) == [0, 1, 2, 3, 18, 19]
 
 
@@ -174,7 +165,7 @@ def test_a_hybrid_source_asks_the_source_of_the_stage() -> None:
         run.epoch()
     refused(run, "two/0", 21, "from 0 to 20")
     run.seek("two/0", 19)
-    to_end(run)
+    drain(run)
     assert ids(run, "one/0", "seq") == [0, 1, 2, 3, 18, 19]
     assert ids(run, "two/0", "seq") == [0, 1, 2, 3, 19]
 

@@ -44,10 +44,6 @@ Get = Callable[[Path, T.DataType, list[Any]], Found]
 """Has an independent writer store values, and reads them by a source."""
 
 
-def found(batches: list[pa.RecordBatch], bad: int) -> Found:
-    return {n.as_py(): plain(value) for one in batches for n, value in zip(one["id"], one["v"], strict=True)}, bad
-
-
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
@@ -186,17 +182,11 @@ def of_orc(folder: Path, kind: T.DataType, values: list[Any]) -> Found:
 # -- Avro, Protobuf and JSON, in files and in messages ----------------------------------------------------------------
 
 AVRO: Final[dict[type[T.DataType], Any]] = {
-    T.IntegerType: "int",
-    T.LongType: "long",
-    T.FloatType: "float",
-    T.DoubleType: "double",
-    T.BooleanType: "boolean",
-    T.StringType: "string",
-    T.BinaryType: "bytes",
-    T.DateType: {"type": "int", "logicalType": "date"},
+    T.IntegerType: "int", T.LongType: "long", T.FloatType: "float", T.DoubleType: "double", T.BooleanType: "boolean",
+    T.StringType: "string", T.BinaryType: "bytes", T.DateType: {"type": "int", "logicalType": "date"},
     T.TimestampType: {"type": "long", "logicalType": "timestamp-micros"},
     T.TimestampNTZType: {"type": "long", "logicalType": "local-timestamp-micros"},
-}
+}  # fmt: skip
 ODD_TYPES: Final = [kind for row in TYPES for kind in row.examples]
 MARK: Final = "@"
 """Stands for each byte of a text until it is written: fastavro writes UTF-8 alone."""
@@ -278,7 +268,6 @@ def of_kafka_avro(_: Path, kind: T.DataType, values: list[Any]) -> Found:
 
 
 def of_kafka_json(_: Path, kind: T.DataType, values: list[Any]) -> Found:
-    """The column is the text of a document."""
     if not isinstance(kind, T.StringType) or kind in ODD_TYPES:
         raise Unsayable
     texts = [None if value is None else as_json(kind, value).encode(errors="surrogateescape") for value in values]
@@ -287,15 +276,9 @@ def of_kafka_json(_: Path, kind: T.DataType, values: list[Any]) -> Found:
 
 
 PROTO: Final[dict[type[T.DataType], str]] = {
-    T.IntegerType: "int32",
-    T.LongType: "int64",
-    T.FloatType: "float",
-    T.DoubleType: "double",
-    T.BooleanType: "bool",
-    T.StringType: "string",
-    T.BinaryType: "bytes",
-    T.TimestampType: "google.protobuf.Timestamp",
-}
+    T.IntegerType: "int32", T.LongType: "int64", T.FloatType: "float", T.DoubleType: "double", T.BooleanType: "bool",
+    T.StringType: "string", T.BinaryType: "bytes", T.TimestampType: "google.protobuf.Timestamp",
+}  # fmt: skip
 
 
 def proto(kind: T.DataType, name: str = "v", number: int = 1) -> str:
@@ -357,8 +340,9 @@ def run(kind: Any, options: dict[str, str], schema: T.StructType | None = None) 
     """All that is there, in one epoch."""
     made = SourceRun(kind, {"uid": "in", "on_bad_row": "quarantine", **options}, schema=schema, limits=[{}])
     made.epoch()
-    rows = made.trace.all_rows().to_batches()
-    return found(rows, sum(map(len, made.trace.bad_rows.values())))
+    rows = made.trace.all_rows()
+    good = {n.as_py(): plain(value) for n, value in zip(rows["id"], rows["v"], strict=True)}
+    return good, sum(map(len, made.trace.bad_rows.values()))
 
 
 def refuse_odd(kind: T.DataType, values: list[Any]) -> None:
@@ -416,20 +400,12 @@ def of_exchange(kind: str) -> Get:
 
 
 SOURCES: Final[dict[str, Get]] = {
-    "files, CSV": of_csv,
-    "files, JSON": of_json,
-    "files, Parquet": of_parquet,
-    "files, ORC": of_orc,
-    "files, Avro": of_avro,
-    "files, folder": of_folder,
-    "delta_snapshot": of_delta(),
+    "files, CSV": of_csv, "files, JSON": of_json, "files, Parquet": of_parquet, "files, ORC": of_orc,
+    "files, Avro": of_avro, "files, folder": of_folder, "delta_snapshot": of_delta(),
     "delta_snapshot, follow": of_delta(follow="true", starting_version="0", poll_interval="0"),
-    "exchange": of_exchange("arrow"),
-    "exchange, Delta": of_exchange("delta"),
-    "kafka_range, JSON": of_kafka_json,
-    "kafka_range, Avro": of_kafka_avro,
-    "kafka_range, Protobuf": of_kafka_protobuf,
-}
+    "exchange": of_exchange("arrow"), "exchange, Delta": of_exchange("delta"), "kafka_range, JSON": of_kafka_json,
+    "kafka_range, Avro": of_kafka_avro, "kafka_range, Protobuf": of_kafka_protobuf,
+}  # fmt: skip
 """The columns of the table that need no server."""
 
 CELLS = [

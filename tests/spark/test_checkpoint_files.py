@@ -81,8 +81,7 @@ def manager(log: Any) -> str:
 def managers(query: StreamingQuery) -> set[str]:
     """The classes that write a running query's logs and, by the setting of its own session, its state."""
     execution = query._jsq.streamingQuery()
-    session = execution.sparkSessionForStream()
-    state = session.sessionState().newHadoopConf().get(FILE_MANAGER)
+    state = execution.sparkSessionForStream().sessionState().newHadoopConf().get(FILE_MANAGER)
     return {manager(execution.offsetLog()), manager(execution.commitLog()), state or DEFAULT}
 
 

@@ -84,6 +84,5 @@ def test_it_is_there_when_the_program_has_ended(tmp_path: Path, monkeypatch: pyt
     ids=["it fails", "no archive", "it does not start"],
 )
 def test_a_program_that_fails_leaves_none(tmp_path: Path, program: list[str], why: str) -> None:
-    archive = tmp_path / "classes.jsa"
-    assert why in make(archive, program)
+    assert why in make(tmp_path / "classes.jsa", program)
     assert not list(tmp_path.iterdir())

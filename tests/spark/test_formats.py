@@ -139,8 +139,7 @@ def test_a_source_becomes_a_data_source_of_spark() -> None:
     made = sent(adapter(options={"uid": "a", "rows": "5"}))
     assert isinstance(made, DataSource) and made.name() == "datagen"
     assert made.schema() == DataGen({"uid": "a"}).schema()
-    reader = sent(made.streamReader(schema=SCHEMA))
-    assert isinstance(reader, DataSourceStreamReader)
+    assert isinstance(sent(made.streamReader(schema=SCHEMA)), DataSourceStreamReader)
     assert isinstance(made, SourceAdapter) and type(made.source) is DataGen
     assert made.source.options.rows == 5 and made.source.declared == SCHEMA
 
@@ -174,8 +173,7 @@ def test_a_shipped_class_is_sent_by_reference(kind: type[Any]) -> None:
 
 
 def test_an_instance_is_sent_without_its_adapters_class() -> None:
-    whole = cloudpickle.dumps(formats.data_source(DataGen)({"uid": "a"}))
-    assert b"_make_skeleton_class" not in whole
+    assert b"_make_skeleton_class" not in cloudpickle.dumps(formats.data_source(DataGen)({"uid": "a"}))
     assert b"_make_skeleton_class" in cloudpickle.dumps(formats.data_source(DataGen))
 
 

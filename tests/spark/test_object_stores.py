@@ -38,8 +38,7 @@ def test_workers_have_the_options_and_no_setting_shows_them(session: SparkSessio
     assert found == [os.environ["AWS_SECRET_ACCESS_KEY"]] == ["hunter2-hunter2"]
     shown = [*session.sparkContext.getConf().getAll(), *session.conf.getAll.items()]
     assert not [key for key, value in shown if "hunter2" in value or "AKIA" in value]
-    hadoop = session.sparkContext._jsc.hadoopConfiguration()
-    assert hadoop.get("fs.s3a.endpoint") == "http://127.0.0.1:9"
+    assert session.sparkContext._jsc.hadoopConfiguration().get("fs.s3a.endpoint") == "http://127.0.0.1:9"
 
 
 def test_other_options_in_the_same_session_are_refused(session: SparkSession, tmp_path: Path) -> None:

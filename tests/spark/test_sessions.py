@@ -94,8 +94,7 @@ def test_settings_of_a_session(spark: SparkSession) -> None:
 
 def test_delta_is_there_with_its_sql(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(3).write.format("delta").save(str(tmp_path / "t"))
-    history = spark.sql(f"describe history delta.`{tmp_path / 't'}`")
-    assert [row.version for row in history.collect()] == [0]
+    assert [row.version for row in spark.sql(f"describe history delta.`{tmp_path / 't'}`").collect()] == [0]
 
 
 def test_planners_and_readers_see_the_registered_environment(spark: SparkSession) -> None:
@@ -119,8 +118,7 @@ def test_register_twice_is_no_harm_and_makes_nothing(spark: SparkSession) -> Non
 
 @pytest.mark.parametrize("name", formats.SHIPPED)
 def test_shipped_connectors_are_registered(spark: SparkSession, name: str) -> None:
-    manager = spark._jsparkSession.sessionState().dataSourceManager()
-    assert manager.dataSourceExists(name)
+    assert spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(name)
 
 
 def test_a_source_given_to_spark_itself_is_refused_with_advice(spark: SparkSession) -> None:

@@ -135,8 +135,7 @@ def test_a_thread_without_a_session_is_told_a_way_out_that_works(spark: SparkSes
 
     def start() -> Any:
         writer = rows.writeStream.format("folder").option("uid", "out").option("path", str(tmp_path / "out"))
-        query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
-        query.awaitTermination()
+        writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination()
         return "ended"
 
     def start_registered() -> Any:

@@ -43,8 +43,7 @@ def test_a_directory_that_is_not_there_is_an_unstarted_query(tmp_path: Path) -> 
 def test_what_spark_wrote_is_read(tmp_path: Path, form: str) -> None:
     folder = tmp_path / "with space"
     checkpoint(folder, planned=12, committed=11)
-    uri = form.format(folder).replace(" ", "%20" if form != "{}" else " ")
-    log = SparkLog(uri)
+    log = SparkLog(form.format(folder).replace(" ", "%20" if form != "{}" else " "))
     assert log.exists()
     assert log.query_id() == "0000-1111"
     assert (log.newest_offsets(), log.newest_commit()) == (11, 10)

@@ -66,8 +66,7 @@ def found(spark: SparkSession, build: Build) -> tuple[str, ...]:
 def joined(on: str, how: str = "inner") -> Build:
     def build(frame: DataFrame) -> DataFrame:
         left = frame.withWatermark("t", "1 minute").alias("a")
-        right = rows(frame.sparkSession).withWatermark("t", "1 minute").alias("b")
-        return left.join(right, F.expr(on), how)
+        return left.join(rows(frame.sparkSession).withWatermark("t", "1 minute").alias("b"), F.expr(on), how)
 
     return build
 

@@ -49,8 +49,7 @@ def test_command_line_settings_rank_between_session_and_program() -> None:
         "spark.sql.shuffle.partitions": "7",
         "spark.ui.enabled": "true",
     }
-    given = {"spark.ui.enabled": "false", "spark.jars": "delta-spark.jar"}
-    made = _settings(CLUSTER, given, "python", submitted)
+    made = _settings(CLUSTER, {"spark.ui.enabled": "false", "spark.jars": "delta-spark.jar"}, "python", submitted)
     assert made["spark.sql.session.timeZone"] == "Europe/Berlin"
     assert made["spark.sql.shuffle.partitions"] == "7"
     assert made["spark.ui.enabled"] == "false"

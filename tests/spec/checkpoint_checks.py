@@ -40,14 +40,9 @@ LIVE: Final[Mapping[str, Constant]] = {**JOIN, "Live": frozenset({"c"}), "Aborts
 
 
 def _check(
-    name: str,
-    constants: Mapping[str, Constant],
-    left_out: str = "",
-    broken: str = "",
-    why: str = "",
-    *,
+    name: str, constants: Mapping[str, Constant], left_out: str = "", broken: str = "", why: str = "", *,
     properties: tuple[str, ...] = (),
-) -> Check:
+) -> Check:  # fmt: skip
     return Check(name, constants, left_out, broken, why, SAFE, properties, "checkpoint")
 
 

@@ -27,8 +27,6 @@ class Start:
 
 @dataclass(frozen=True)
 class Written:
-    """One version of the target's log."""
-
     version: int
     kind: Literal["claim", "epoch", "other"]
     start: int = 0  # which of the job's starts wrote it, from 1; 0: none of them
@@ -38,8 +36,6 @@ class Written:
 
 @dataclass(frozen=True)
 class Committed:
-    """An epoch that Spark has committed."""
-
     epoch: int  # from 1, as in the model
     total: int  # rows of the source from its beginning to the end of this epoch
 
@@ -52,8 +48,6 @@ class Final:
 
 @dataclass(frozen=True)
 class Trace:
-    """What is known of one query, one source and one target."""
-
     jobs: tuple[Start, ...]
     target: tuple[Written, ...]
     commits: tuple[Committed, ...]

@@ -35,12 +35,8 @@ def main(
     cluster: Annotated[bool, typer.Option(help="on a standalone cluster of two workers")] = False,
     shapes: Annotated[str, typer.Option(help="kinds of stuck queries, comma-separated")] = ",".join(stuck.SHAPES),
     usual: Annotated[float, typer.Option(min=0, help="how long an epoch of the stuck queries reads, s")] = 0.0,
-    cases: Annotated[
-        str, typer.Option(help="only cases of stuck queries with one of these words, comma-separated")
-    ] = "",
-    names: Annotated[str, typer.Option(help="kinds of healthy queries, comma-separated; '': none")] = ",".join(
-        healthy.CASES
-    ),
+    cases: Annotated[str, typer.Option(help="only cases of stuck queries with one of these words, by commas")] = "",
+    names: Annotated[str, typer.Option(help="kinds of healthy queries, by commas; '': none")] = ",".join(healthy.CASES),
     rounds: Annotated[int, typer.Option(min=0, help="how often each healthy query is run")] = 3,
     seconds: Annotated[float, typer.Option(help="how long")] = 25.0,
 ) -> None:

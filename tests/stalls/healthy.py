@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_ext as sx
+from tests.support.waiting import until
 
 Source = Callable[..., DataFrame]
 
@@ -135,25 +136,30 @@ def _enlarged(spark: SparkSession, job: sx.Job, folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _without_slots(spark: SparkSession, job: sx.Job, folder: Path) -> Iterator[None]:
-    gate = str(folder / "gate")
+def taken_slots(spark: SparkSession, gate: Path) -> Iterator[None]:
+    """All slots of a session are taken by another Spark job, as long as the block runs."""
+    place, context = str(gate), spark.sparkContext
 
     def hold(_: int) -> None:
         import time
         from pathlib import Path
 
-        while not Path(gate).exists():
-            time.sleep(0.1)
+        while not Path(place).exists():
+            time.sleep(0.05)
 
-    context = spark.sparkContext
     slots = context.parallelize(range(context.defaultParallelism), context.defaultParallelism)
     held = threading.Thread(target=slots.foreach, args=(hold,), daemon=True)
     held.start()
+    until(lambda: len(context.statusTracker().getActiveJobsIds()) > 0, "the other job runs")
     try:
         yield
     finally:
-        Path(gate).touch()
+        gate.touch()
         held.join(60)
+
+
+def _without_slots(spark: SparkSession, job: sx.Job, folder: Path) -> AbstractContextManager[None]:
+    return taken_slots(spark, folder / "gate")
 
 
 DURING: dict[str, Callable[[SparkSession, sx.Job, Path], AbstractContextManager[None]]] = {

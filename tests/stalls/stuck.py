@@ -92,18 +92,6 @@ class StuckJob:
         return Caught(case, expected, seconds, usual, found, "" if frame is None else f"{frame.file} {frame.function}")
 
     @contextmanager
-    def frozen(self, role: str) -> Iterator[None]:
-        notes = [json.loads(path.read_text()) for path in folder_of(self.job.state_directory).glob("*.json")]
-        processes = [psutil.Process(note["pid"]) for note in notes if note["role"] == role]
-        for process in processes:
-            process.suspend()
-        try:
-            yield
-        finally:
-            for process in processes:
-                process.resume()
-
-    @contextmanager
     def executors(self, *, runs: float = 0.0) -> Iterator[None]:
         """With the executors of a cluster frozen, or starved: on a processor that many seconds of each two."""
         app = self.application
@@ -131,6 +119,20 @@ class StuckJob:
             thread.join()
             for process in processes:
                 process.resume()
+
+
+@contextmanager
+def frozen(state: str, role: str) -> Iterator[None]:
+    """The Python processes of this role do not run, as long as the block does."""
+    notes = [json.loads(path.read_text()) for path in folder_of(state).glob("*.json")]
+    processes = [psutil.Process(note["pid"]) for note in notes if note["role"] == role]
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.resume()
 
 
 def _into_folder(rows: DataFrame, flags: str, folder: Path) -> Any:
@@ -201,6 +203,10 @@ def _at(job: StuckJob, point: str, how: str) -> AbstractContextManager[None]:
     return operators.stopped_at(job.flags, point, how)
 
 
+def _freeze(job: StuckJob, role: str) -> AbstractContextManager[None]:
+    return frozen(job.job.state_directory, role)
+
+
 def cases(shape: str, *, cluster: bool = False) -> Iterator[tuple[str, str, Callable[[StuckJob], Any]]]:
     for point in POINTS if shape == "udf" else ("function",):
         for how in HOWS:
@@ -209,7 +215,7 @@ def cases(shape: str, *, cluster: bool = False) -> Iterator[tuple[str, str, Call
         yield f"{shape}: function, computes", POINTS["function"], partial(_at, point="function", how="computes")
     if shape == "udf":
         for role in ("task", "planner", "committer", "task"):
-            yield f"frozen {role}", "SYSTEM spark", partial(StuckJob.frozen, role=role)
+            yield f"frozen {role}", "SYSTEM spark", partial(_freeze, role=role)
         if cluster:
             yield "frozen executors", "SYSTEM spark", StuckJob.executors
             yield "starved executors", "SYSTEM spark", partial(StuckJob.executors, runs=0.005)

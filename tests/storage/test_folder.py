@@ -245,14 +245,10 @@ def test_deleting_a_table_can_be_interrupted(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("uri", "path"),
     [
-        ("/a/b c", "/a/b c"),
-        ("file:///a/b%20c", "/a/b c"),
-        ("file:/a", "/a"),
-        ("a/b", "a/b"),
-        ("s3://b/c", None),
+        ("/a/b c", "/a/b c"), ("file:///a/b%20c", "/a/b c"), ("file:/a", "/a"), ("a/b", "a/b"), ("s3://b/c", None),
         ("hdfs://n/c", None),
     ],
-)
+)  # fmt: skip
 def test_local_paths(uri: str, path: str | None) -> None:
     assert local_path(uri) == (None if path is None else Path(path))
     assert Location.of(uri, {}).local == (None if path is None else Path(path).absolute())

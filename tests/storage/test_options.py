@@ -10,12 +10,9 @@ from spark_ext.storage import StoreOptions, filesystem_of, is_s3
 from spark_ext.storage.options import KEYS
 
 GOOD = {
-    "aws_access_key_id": "AKIA-of-a-test",
-    "aws_secret_access_key": "hunter2-hunter2",
-    "aws_endpoint_url": "http://127.0.0.1:9000",
-    "aws_region": "eu-central-1",
-    "aws_allow_http": "true",
-}
+    "aws_access_key_id": "AKIA-of-a-test", "aws_secret_access_key": "hunter2-hunter2",
+    "aws_endpoint_url": "http://127.0.0.1:9000", "aws_region": "eu-central-1", "aws_allow_http": "true",
+}  # fmt: skip
 
 
 def of(**changes: object) -> StoreOptions:

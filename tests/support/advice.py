@@ -37,7 +37,7 @@ def advice() -> dict[str, str]:
                 for text in _texts(node, constants):
                     found.setdefault(text, f"{file.relative_to(ROOT)}:{one.lineno}")
     # What is nothing but an expression passes on what is given elsewhere.
-    return {text: place for text, place in found.items() if not re.fullmatch(r"(\{[^{}]*\})*", text)}
+    return {text: place for text, place in found.items() if not re.fullmatch(r"(\{[^{}]*\}|: )*", text)}
 
 
 def _given(call: ast.Call | ast.Assign, takes: dict[str, int]) -> Iterator[ast.expr]:
@@ -46,7 +46,8 @@ def _given(call: ast.Call | ast.Assign, takes: dict[str, int]) -> Iterator[ast.e
         return
     yield from (keyword.value for keyword in call.keywords if keyword.arg == "do")
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    if name in takes and len(call.args) > takes[name]:
+    logs = isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "log"
+    if name in takes and len(call.args) > takes[name] and not logs:
         yield call.args[takes[name]]
 
 

@@ -1,10 +1,10 @@
 """A simulated job under aligned checkpoints: old views of the ledger, epochs in any order, aborts and early ends."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from spark_ext.model.barriers import Advance, BarrierEntry, Checkpoints, SourceBarrier, advance, aligned_cut, barrier_of
+from spark_ext.model.barriers import BarrierEntry, Checkpoints, SourceBarrier, advance, aligned_cut, barrier_of
 from spark_ext.model.checkpoint_plan import CheckpointPlan, Phase, plan_checkpoint
 from spark_ext.model.dag import JobGraph
 
@@ -145,7 +145,7 @@ class BarrierJob:
         view, exchange = self.views[source.uid], self.reads.get(source.uid)
         log = self.logs[exchange] if exchange is not None else Log()
         others = [other for other in before if other.uid != source.uid]
-        limit = self.limit(source, others, view.known, log.ahead(source.position), view.own(query, exchange))
+        limit = advance(source, others, view.known, log.ahead(source.position), view.own(query, exchange))
         if source.external:
             rows = self.chance.random() < 0.7
             self.left[source.uid] -= rows
@@ -155,21 +155,6 @@ class BarrierJob:
         position = max(source.position, self.chance.choice((upto, self.chance.randint(source.position, upto))))
         ended = log.sealed and position == log.end
         return replace(source, position=position, barrier=limit.stamp(position), ended=ended)
-
-    def limit(
-        self,
-        source: SourceBarrier,
-        others: Sequence[SourceBarrier],
-        known: Checkpoints,
-        ahead: Sequence[BarrierEntry],
-        own: int,
-    ) -> Advance:
-        """The function under test; tests replace it to see that they can fail."""
-        return advance(source, others, known, ahead, own)
-
-    def cut(self, query: str, checkpoint: int) -> int | None:
-        """The other function under test."""
-        return aligned_cut(enumerate(self.epochs[query]), checkpoint)
 
     def finish(self, query: str) -> None:
         """The final checkpoint of a query, once all its sources have ended."""
@@ -189,7 +174,7 @@ class BarrierJob:
         for number, plan in self.ledger.plans:
             cuts = self.cuts[number]
             for query in plan.missing(cuts):
-                found = self.cut(query, number)
+                found = aligned_cut(enumerate(self.epochs[query]), number)
                 if found is not None:
                     cuts[query] = found
             if not plan.missing(cuts):

@@ -66,8 +66,7 @@ def forking(*folders: Path) -> dict[str, str]:
 
 def environment() -> dict[str, str]:
     """The environment of a process that starts a driver: it forks planners, and starts no process for each file."""
-    options = f"{os.environ.get(VARIABLE, '')} -D{FILE_MANAGER}={LOCAL_FILES}"
-    return {**os.environ, **forking(_ROOT), VARIABLE: options}
+    return {**os.environ, **forking(_ROOT), VARIABLE: f"{os.environ.get(VARIABLE, '')} -D{FILE_MANAGER}={LOCAL_FILES}"}
 
 
 @contextmanager

@@ -150,8 +150,7 @@ class Told:
         newest = log.newest_commit()
         newest = -1 if newest is None else newest
         logged: dict[int, LoggedOffsets] = {}
-        rows = self.ledger.table(EpochRow).rows([("query", "=", query)])
-        for row in sorted(rows, key=lambda row: row.lineage):
+        for row in sorted(self.ledger.table(EpochRow).rows([("query", "=", query)]), key=lambda row: row.lineage):
             if isinstance(row.offsets, list) and row.epoch <= newest:
                 logged[row.epoch] = LoggedOffsets(row.epoch, {}, tuple(row.offsets))
         for number in log.numbers("offsets"):

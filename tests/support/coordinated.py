@@ -33,19 +33,12 @@ END: Final = 10.0  # longer than any of these jobs takes, s
 
 
 def without_hooks(monkeypatch: pytest.MonkeyPatch, *more: str) -> None:
-    """Hooks of operators do nothing."""
     for hook in ("end_of_input", "final_checkpoint", "not_finalized", *more):
         monkeypatch.setattr(OperatorHooks, hook, lambda *_: None)
     monkeypatch.setattr(OperatorHooks, "close", lambda *_: [])
 
 
-def no_controller() -> Any:
-    """No control events."""
-    return Mock(stop_requested="", paused=Mock(return_value=False))
-
-
 def no_rebuilds() -> Any:
-    """Nobody restarts queries."""
     returns: dict[str, Any] = {"pending": False, "refusal": None, "rebuilt": {}}
     return Mock(**{f"{name}.return_value": value for name, value in returns.items()})
 
@@ -84,11 +77,9 @@ class RecordedAtOnce:
         then(Outcome())
         return gate
 
-    def tick(self) -> None:
-        pass
+    def tick(self) -> None: ...
 
-    def end(self, reason: str) -> None:
-        pass
+    def end(self, reason: str) -> None: ...
 
 
 def execution_of(
@@ -103,7 +94,6 @@ def execution_of(
 
 
 def unlinked(context: JobContext, execution: ExecutionGraph) -> Exchanges:
-    """A job without exchanges."""
     return Exchanges(context, execution, (), lambda uid: False, {}, lambda views: None)
 
 
@@ -118,7 +108,6 @@ def coordinated(
     savepoints: Any = None,
     at_end: Sequence[Callable[[], object]] = (),
 ) -> tuple[Coordinator, JobParts]:
-    """A coordinator, and its parts."""
     savepoints = savepoints or RecordedAtOnce(context)
     exchanges = unlinked(context, execution)
     parts = JobParts(
@@ -129,7 +118,7 @@ def coordinated(
         savepoints=savepoints,
         aligned=AlignedCheckpoints(context, execution, exchanges, savepoints),
         periodic=PeriodicCheckpoints(context, execution, exchanges, savepoints),
-        controller=no_controller(),
+        controller=Mock(stop_requested="", paused=Mock(return_value=False)),
         latency=NoLatency(),
         dumps=Mock(),
     )

@@ -80,11 +80,9 @@ class History:
         return {query: self.look(query, time) for query, time in times.items()}
 
     def any_times(self, chance: random.Random, since: int = 0) -> dict[str, int]:
-        """A time for each query, in any order."""
         return {query: chance.randrange(since, len(self.past)) for query in self.graph.order}
 
     def later(self, times: Mapping[str, int], chance: random.Random) -> dict[str, int]:
-        """A time for each query, not before the given one."""
         return {query: chance.randrange(time, len(self.past)) for query, time in times.items()}
 
     def problems(self, points: Mapping[str, CutPoint], looks: Mapping[str, QueryLog]) -> list[str]:
@@ -108,8 +106,7 @@ class History:
                 if max(places) > end + points[producer].finished:
                     found.append(f"{query} has read entries or a seal that {producer} has not written")
         for query, point in points.items():
-            gates = self.graph[query].after
-            if point != CutPoint(None) and not all(points[gate].finished for gate in gates):
+            if point != CutPoint(None) and not all(points[gate].finished for gate in self.graph[query].after):
                 found.append(f"{query} was built before its gates opened")
         return found
 

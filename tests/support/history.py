@@ -34,11 +34,10 @@ class QueryLog:
     def read(cls, checkpoint: Path | str) -> "QueryLog":
         log = SparkLog(str(checkpoint))
         planned = {number: log.offsets(number) for number in log.numbers("offsets")}
-        commits = log.commits()
         return cls(
             log.query_id(),
             {number: offsets for number, offsets in sorted(planned.items()) if offsets is not None},
-            frozenset(commits),
+            frozenset(log.commits()),
         )
 
 
@@ -108,8 +107,7 @@ class History:
 
     def lineage(self, query: str) -> int:
         given = lineages(self.jobs).of(query)
-        begun = [row.lineage for row in self.epochs if row.query == query]
-        return min(begun, default=1) if given is None else given
+        return min([row.lineage for row in self.epochs if row.query == query], default=1) if given is None else given
 
     def finals(self, query: str) -> list[CheckpointRow]:
         """The steps of the query's final checkpoint in its current lineage, oldest first."""

@@ -16,9 +16,12 @@ from spark_ext.ledger import Ledger
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sources.contract import ChannelSource
 from spark_ext.spark.backend.classic import CLASSIC
+from spark_ext.spark.logs.epoch_files import state_partitions
+from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.session import formats
 from tests.support import operators
 from tests.support.history import History
+from tests.support.waiting import until
 
 OPERATORS: Final = (operators.Numbers, operators.Dirty, operators.Growing, operators.Folder, operators.PatientFolder)
 _registered: WeakKeyDictionary[SparkSession, tuple[dict[str, str], dict[str, type[Any]]]] = WeakKeyDictionary()
@@ -99,6 +102,22 @@ class JobHarness:
 
     def checkpoint(self, query: str = "q") -> Path:
         return self.folder / "state" / "queries" / query / "checkpoint"
+
+
+def stopped(job: Job) -> None:
+    """Run a job until its query `q` has committed rows, and stop it."""
+    job.start()
+    try:
+        until(lambda: job.snapshot().query("q").rows > 0, "an epoch with rows")
+    finally:
+        job.stop()
+
+
+def partitions(checkpoint: Path) -> int:
+    """Those of the newest committed state."""
+    newest = SparkLog(str(checkpoint)).newest_commit()
+    assert newest is not None
+    return state_partitions(str(checkpoint), newest)
 
 
 def expected(*counts: int) -> list[tuple[str, int]]:

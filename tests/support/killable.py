@@ -34,8 +34,7 @@ def recovered(lab: JobHarness, readers: int = 4) -> Job:
     rows = lab.source(
         "in", counts="1000,1000,1000,1000", readers=readers, gate=lab.folder / "gate", gate_at="1000,1000,500,500"
     )
-    unique = first_rows(rows, "channel", "n")
-    lab.add(made, unique, query="q", out="out")
+    lab.add(made, first_rows(rows, "channel", "n"), query="q", out="out")
     x = made.exchange("x", partitions=1)
     made.add("a", x.write(lab.source("a-in", counts="5000")))
     read = held(x.read("b-in", max_rows_per_epoch=500), lab.folder / "at-2000", 2000)

@@ -120,8 +120,6 @@ class Numbers(ChannelSource):
 
 
 class GrowingOptions(NumbersOptions):
-    """Rows whose number is in a file."""
-
     path: str = ""  # the file
 
 
@@ -142,6 +140,9 @@ class Growing(Numbers):
     def latest(self, channel: Channel) -> Any:
         return int(Path(self.options.path).read_text())
 
+    def lag(self, channel: Channel, at: Any) -> int | None:
+        return int(self.latest(channel) - at)
+
     def advance(self, channel: Channel, start: Any, limit: Limit) -> Advance:
         ends = [self.latest(channel), limit.upto, None if limit.rows is None else start + limit.rows]
         end = max(start, min(end for end in ends if end is not None))
@@ -149,8 +150,6 @@ class Growing(Numbers):
 
 
 class DirtyOptions(NumbersOptions):
-    """Rows, some of them bad."""
-
     bad_every: int = 10  # the first of each this many rows of a channel is bad
 
 
@@ -177,8 +176,6 @@ class Dirty(Numbers):
 
 
 class FolderOptions(SinkOptions):
-    """One file per epoch."""
-
     path: str
     log: str = ""
     fail_commits: int = 0  # number of first commit attempts that raise, after they took effect

@@ -66,8 +66,7 @@ def shop(folder: Path, *, hours: float = 3, seed: int = 1, what: str = "", alive
     begin = now - timedelta(hours=hours)
     lost, again = begin + timedelta(hours=hours * 0.4), begin + timedelta(hours=hours * 0.43)
     ledger = Ledger(str(folder))
-    incarnation = start_incarnation(ledger, "shop")
-    writer = LedgerWriter(ledger, incarnation)
+    writer = LedgerWriter(ledger, start_incarnation(ledger, "shop"))
     own = ledger.table(JobRow).rows()[0]
     first = {**vars(own), "at": begin, "driver_pid": 1, "driver_started": 1.0, "start_id": 1}
     second = {**vars(own), "incarnation": 2, "at": again, "start_id": 2}
@@ -187,8 +186,7 @@ def shop(folder: Path, *, hours: float = 3, seed: int = 1, what: str = "", alive
             },
         }
         # Later than now, as a test may look at it when the driver would have been silent for a while.
-        beat = Heartbeat(str(folder), Incarnation(own.job, own.job_id, 2, 1, 2))
-        beat.beat(now + timedelta(hours=1), said)
+        Heartbeat(str(folder), Incarnation(own.job, own.job_id, 2, 1, 2)).beat(now + timedelta(hours=1), said)
     del writer
     return str(folder)
 

@@ -43,8 +43,6 @@ def run(folder: Path, code: str, **env: str) -> str:
 
 @dataclass(frozen=True)
 class Ran:
-    """Result of a script of a `Runner`."""
-
     said: str
     failed: str  # the traceback; empty if there was none
     folder: Path  # the files that it left in its working directory

@@ -14,7 +14,6 @@ class Recording(LocalFolder):
         self._root = root or path.parent
 
     def below(self, name: str) -> "Recording":
-        """A folder in this one."""
         return Recording(self.path / name, self._steps, self._root)
 
     def noted(self) -> list[str]:

@@ -46,7 +46,6 @@ def refused(kind: type[SparkExtError], *words: str) -> Iterator[list[str]]:
 
 
 def broken(point: str, action: Callable[..., object]) -> None:
-    """Do something that fails at a fail point."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises((OSError, SparkExtError), match=f"fail point {point}"):
         patch.setattr(failpoints, "_passed", Counter())
         patch.setenv(failpoints.VARIABLE, f"{point}=raise")
@@ -78,8 +77,7 @@ def delta_job(
 
 
 def add_reader(lab: JobHarness, job: Job, frame: DataFrame) -> None:
-    writer = frame.writeStream.format("delta_2pc").option("uid", "r-out")
-    job.add("r", writer.option("path", str(lab.folder / "read")))
+    job.add("r", frame.writeStream.format("delta_2pc").option("uid", "r-out").option("path", str(lab.folder / "read")))
 
 
 def await_outage(lab: JobHarness, running: Job, away: Callable[[], object]) -> None:

@@ -163,5 +163,4 @@ def _named(one: FunctionType | type) -> Iterator[Any]:
 
 
 def _names(code: CodeType) -> set[str]:
-    inner = (_names(const) for const in code.co_consts if isinstance(const, CodeType))
-    return set(code.co_names).union(*inner)
+    return set(code.co_names).union(*(_names(const) for const in code.co_consts if isinstance(const, CodeType)))

@@ -87,8 +87,7 @@ def _mapped(rows: DataFrame) -> DataFrame:
 
 
 def _transformed(rows: DataFrame) -> DataFrame:
-    schema = "k long, n long, different long"
-    return rows.groupBy("k").transformWithStateInPandas(Counting(), schema, "update", "none")
+    return rows.groupBy("k").transformWithStateInPandas(Counting(), "k long, n long, different long", "update", "none")
 
 
 @dataclass(frozen=True)

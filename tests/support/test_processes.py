@@ -38,13 +38,6 @@ def test_a_tree_is_found_whole_even_without_its_head(tmp_path: Path) -> None:
     assert not any(member.kill() for member in left)
 
 
-def test_a_tree_is_ended_when_the_test_fails(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), family(tmp_path) as tree:
-        until(lambda: "up" in tree.text(), "the family is up")
-        raise ZeroDivisionError
-    assert tree.members() == []
-
-
 def test_a_kill_hits_only_the_living_even_if_the_clock_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Start times move with the clock; that of the boot is what psutil adds to them."""
     with family(tmp_path) as tree:

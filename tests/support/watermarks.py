@@ -66,8 +66,7 @@ class GivenRows(ChannelSource):
         return len(self._rows()[channel.id])
 
     def read(self, channel: Channel, start: Any, end: Any) -> Iterator[pa.RecordBatch]:
-        rows = self._rows()[channel.id][start:end]
-        columns = list(zip(*rows, strict=True)) or [(), (), ()]
+        columns = list(zip(*self._rows()[channel.id][start:end], strict=True)) or [(), (), ()]
         types = (pa.timestamp("us", "UTC"), pa.string(), pa.int64())
         yield pa.RecordBatch.from_arrays(
             [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)], ["ts", "k", "n"]
@@ -89,8 +88,6 @@ def hourly(df: DataFrame) -> DataFrame:
 
 
 class Streams:
-    """A directory with given rows, one query over them, and its output per epoch."""
-
     def __init__(self, spark: SparkSession, folder: Path, name: str = "checkpoint") -> None:
         # Workers do not have the tests on their path, so the source's code is pickled by value.
         import tests.support.watermarks
@@ -115,8 +112,7 @@ class Streams:
         return reader.options(**{name: str(value) for name, value in options.items()}).load()
 
     def batch(self, uid: str) -> DataFrame:
-        content = json.loads(self._path(uid).read_text())
-        rows = [tuple(row) for channel in content.values() for row in channel]
+        rows = [tuple(row) for channel in json.loads(self._path(uid).read_text()).values() for row in channel]
         df = self.spark.createDataFrame(rows, "ts bigint, k string, n bigint")
         return df.selectExpr("timestamp_micros(ts) as ts", "k", "n")
 

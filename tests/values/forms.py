@@ -51,22 +51,13 @@ def times(unit: int, bits: int) -> st.SearchStrategy[int]:
 
 
 SIMPLE: Final[list[tuple[T.DataType, st.SearchStrategy[Any]]]] = [
-    (T.StringType(), texts),
-    (T.BinaryType(), st.binary(max_size=9)),
-    (T.BooleanType(), st.booleans()),
-    (T.ByteType(), integers(8)),
-    (T.ShortType(), integers(16)),
-    (T.IntegerType(), integers(32)),
-    (T.LongType(), integers(64)),
-    (T.FloatType(), floats(32, 2.0**-149)),
-    (T.DoubleType(), floats(64, 5e-324)),
-    (T.DecimalType(7, 2), decimals(7, 2)),
-    (T.DecimalType(38, 0), decimals(38, 0)),
-    (T.DecimalType(38, 38), decimals(38, 38)),
-    (T.DateType(), times(DAY, 32)),
-    (T.TimestampType(), times(1, 64)),
+    (T.StringType(), texts), (T.BinaryType(), st.binary(max_size=9)), (T.BooleanType(), st.booleans()),
+    (T.ByteType(), integers(8)), (T.ShortType(), integers(16)), (T.IntegerType(), integers(32)),
+    (T.LongType(), integers(64)), (T.FloatType(), floats(32, 2.0**-149)), (T.DoubleType(), floats(64, 5e-324)),
+    (T.DecimalType(7, 2), decimals(7, 2)), (T.DecimalType(38, 0), decimals(38, 0)),
+    (T.DecimalType(38, 38), decimals(38, 38)), (T.DateType(), times(DAY, 32)), (T.TimestampType(), times(1, 64)),
     (T.TimestampNTZType(), times(1, 64)),
-]
+]  # fmt: skip
 
 Column = tuple[T.DataType, T.DataType, list[Any]]
 

@@ -19,10 +19,8 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 from pyarrow import csv as arrow_csv
 from pyarrow import dataset
-from pyspark.errors import PySparkTypeError
 from pyspark.sql import types as T
 
-from spark_ext.schemas.arrow import arrow_type
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sources.contract import ChannelSource
 from spark_ext.spark.session import formats
@@ -45,8 +43,7 @@ def test_a_limit_is_of_values_that_the_sink_refuses() -> None:
 @pytest.mark.parametrize("value", kinds.NO_UTF8.examples[T.StringType()])
 def test_bytes_that_are_no_text_are_read_by_nobody(tmp_path: Path, value: bytes) -> None:
     _, batch = batch_of(T.StringType(), [value])
-    rows = pa.Table.from_batches([batch])
-    pq.write_table(rows, tmp_path / "x.parquet")
+    pq.write_table(pa.Table.from_batches([batch]), tmp_path / "x.parquet")
     with pytest.raises(UnicodeDecodeError):
         pq.read_table(tmp_path / "x.parquet")["v"].to_pylist()
     with pytest.raises(pa.ArrowException):
@@ -172,17 +169,10 @@ def test_an_interval_in_parquet_is_a_number_to_others(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "x.parquet").to_pydict() == {"v": [1]}
 
 
-@pytest.mark.parametrize("kind", [*kinds.MONTHS.examples, *kinds.INTERVALS.examples])
-def test_spark_has_no_form_for_intervals_of_months_in_arrow(kind: T.DataType) -> None:
-    with pytest.raises(PySparkTypeError):
-        arrow_type(kind)
-
-
 @pytest.mark.parametrize("day", [-719_529, -719_528, 2_932_897])
 def test_delta_rs_does_not_read_its_own_bounds_of_far_dates(tmp_path: Path, day: int) -> None:
     """Of the years -1, 0 and 10000: why `delta_2pc` refuses them with `optimize_interval`."""
-    rows = pa.table({"id": [1], "v": pa.array([day], pa.int32()).cast(pa.date32())})
-    write_deltalake(tmp_path, rows)
+    write_deltalake(tmp_path, pa.table({"id": [1], "v": pa.array([day], pa.int32()).cast(pa.date32())}))
     with pytest.raises(ValueError, match=r"year 0 is out of range|Invalid isoformat string"):
         DeltaTable(tmp_path).to_pyarrow_table()
 

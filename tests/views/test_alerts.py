@@ -17,7 +17,6 @@ def rule(text: str = "availability below 0.9 over 100 s", **labels: Any) -> Aler
 
 
 def down(*pieces: tuple[str, float, str]) -> Downtime:
-    """Pieces of a state, seconds and an incident, one after another."""
     found, now = [], 0.0
     for state, seconds, incident in pieces:
         found.append(Period("", state, at(now), at(now + seconds), incident))
@@ -27,22 +26,18 @@ def down(*pieces: tuple[str, float, str]) -> Downtime:
 
 INCIDENTS: list[dict[str, Any]] = [
     {"incident_id": "net", "labels": {"type": "NETWORK", "origin": "library"}},
-    {"incident_id": "sys", "labels": {"type": "SYSTEM"}},
-    {"incident_id": "bare", "labels": None},
-]
+    {"incident_id": "sys", "labels": {"type": "SYSTEM"}}, {"incident_id": "bare", "labels": None},
+]  # fmt: skip
 TIMES = down(("RUNNING", 50, ""), ("RESTARTING", 5, "net"), ("RUNNING", 25, ""), ("DOWN", 20, "sys"))
 
 
 @pytest.mark.parametrize(
     ("labels", "share"),
     [
-        ({}, 0.75),
-        ({"type": "SYSTEM"}, 0.8),
-        ({"type": ["SYSTEM", "NETWORK"]}, 0.75),
-        ({"type": ["SYSTEM", "NETWORK"], "origin": "library"}, 0.95),
-        ({"team": "a"}, 1.0),
+        ({}, 0.75), ({"type": "SYSTEM"}, 0.8), ({"type": ["SYSTEM", "NETWORK"]}, 0.75),
+        ({"type": ["SYSTEM", "NETWORK"], "origin": "library"}, 0.95), ({"team": "a"}, 1.0),
     ],
-)
+)  # fmt: skip
 def test_only_downtime_of_these_labels_counts(labels: dict[str, Any], share: float) -> None:
     found = availability(rule(**labels), TIMES, INCIDENTS, at(100))
     assert found.share == pytest.approx(share)

@@ -96,15 +96,13 @@ def test_a_job_that_has_failed_is_down_until_somebody_starts_it() -> None:
     limits = Limits(max_silence=60_000, rules=(RULE,), window=timedelta(seconds=1000))
     rows = job("started", 0), job("ended", 700, reason="FAILED")
     states = state("RUNNING", 1), state("FAILED", 699)
-    failure = incident("i" * 32, 699)
-    one = found(*rows, states=states, incidents=(failure,), limits=limits)
+    one = found(*rows, states=states, incidents=(incident("i" * 32, 699),), limits=limits)
     assert kinds(one) == [ProblemKind.FAILED, ProblemKind.UNAVAILABLE] and one.state == "FAILED" and not one.runs
     assert (one.findings[0].incident_id, one.findings[0].recorded) == ("i" * 32, True)
     assert one.findings[0].what == "the job has FAILED, 5 min ago: it broke"
     assert one.availability == pytest.approx(0.7, abs=0.01)
 
-    again = found(*rows, job("started", 900, 2), states=(*states, state("RUNNING", 901, 2)), beat=999)
-    assert kinds(again) == []
+    assert kinds(found(*rows, job("started", 900, 2), states=(*states, state("RUNNING", 901, 2)), beat=999)) == []
 
 
 @pytest.mark.parametrize("reason", ["FINISHED", "CANCELED"])
@@ -125,12 +123,10 @@ def test_a_start_that_was_refused_leaves_a_failed_job_down() -> None:
 
 def test_open_incidents_of_the_severity_are_found_each_once() -> None:
     incidents = (
-        incident("a" * 32, 10),
-        incident("b" * 32, 20, severity="CRITICAL"),
-        incident("c" * 32, 30, severity="WARNING"),
-        incident("d" * 32, 40, state="RESOLVED"),
+        incident("a" * 32, 10), incident("b" * 32, 20, severity="CRITICAL"),
+        incident("c" * 32, 30, severity="WARNING"), incident("d" * 32, 40, state="RESOLVED"),
         incident("e" * 32, 50, state=None),
-    )
+    )  # fmt: skip
     one = found(job("started", 0), beat=999, incidents=incidents)
     assert [finding.incident_id[0] for finding in one.findings] == ["a", "b"]
     assert one.findings[0].what == "aaaaaaaa ERROR failure, job 'shop', query 'load': it broke"
@@ -151,9 +147,7 @@ def test_an_alert_that_the_driver_has_opened_is_the_same_finding() -> None:
 def test_the_longer_a_job_is_down_the_less_it_was_available(up: float, first: float, more: float, share: float) -> None:
     rule = AlertRule(rule=f"availability below {share:.6f} over 5000 s")
     limits = Limits(max_silence=0, rules=(rule,), window=timedelta(seconds=5000))
-    early, late = (
-        found(job("started", 0), now=up + down + 1, beat=up, limits=limits) for down in (first, first + more)
-    )
+    early, late = (found(job("started", 0), now=up + off + 1, beat=up, limits=limits) for off in (first, first + more))
     assert late.availability <= early.availability + 1e-9
     assert {finding.incident_id for finding in early.findings} <= {finding.incident_id for finding in late.findings}
     assert early.availability == pytest.approx(early.measured[0].found.share)

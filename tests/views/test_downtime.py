@@ -116,9 +116,7 @@ times = st.integers(0, 1000).map(float)
 runs = st.lists(
     st.tuples(
         st.lists(st.tuples(times, st.sampled_from(["RUNNING", "RESTARTING", "FAILING", "CREATED"])), max_size=6),
-        st.sampled_from(["lost", "FAILED", "CANCELED", "the start was refused"]),
-        times,
-        times,
+        st.sampled_from(["lost", "FAILED", "CANCELED", "the start was refused"]), times, times,
     ), min_size=1, max_size=4,
 )  # fmt: skip
 

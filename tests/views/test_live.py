@@ -13,7 +13,6 @@ BAD = "<script>&\"'"
 
 
 def words(html: str) -> list[str]:
-    """The text of each element that has one; the HTML is well formed."""
     found = ElementTree.fromstring(html.replace("&middot;", "\u00b7"))
     return [text.strip() for element in found.iter() for text in (element.text, element.tail) if text and text.strip()]
 

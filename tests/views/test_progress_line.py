@@ -39,8 +39,7 @@ def test_several_queries_have_a_line_each() -> None:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (query("q", State.CREATED), "waiting to start"),
-        (query("q"), "waiting for the first epoch"),
+        (query("q", State.CREATED), "waiting to start"), (query("q"), "waiting for the first epoch"),
         (query("q", phase=phase_of("Initializing sources")), "starting workers, waiting for the first epoch"),
         (query("q", phase=phase_of("Getting offsets from Python")), "planning, waiting for the first epoch"),
         (query("q", phase=phase_of("Stopped")), "waiting for the first epoch"),
@@ -50,7 +49,7 @@ def test_several_queries_have_a_line_each() -> None:
         (query("q", State.CANCELED, reason="stopped"), "stopped"),
         (query("q", State.RESTARTING, reason="no route to host\n  at line 7"), "no route to host"),
     ],
-)
+)  # fmt: skip
 def test_without_figures_the_line_says_what_the_query_is_doing(found: QuerySnapshot, said: str) -> None:
     assert line(job(found, state=found.state)).plain == f"flights {found.state.value}  0:10  {said}"
     beside = line(job(found, query("other"), state=found.state)).plain.splitlines()
@@ -85,12 +84,9 @@ def test_channels_that_only_a_ledger_knows_are_not_called_zero() -> None:
     assert line(job(query("q", sources=(source("s", 2, None),)))).plain.endswith("channels: 2 finished")
 
 
-def test_a_rate_needs_time() -> None:
-    assert "5 rows  0 rows/s" in line(job(query("q", rows=5, epochs=1), seconds=0)).plain
-
-
-def test_an_empty_first_epoch_has_no_rate() -> None:
+def test_a_rate_needs_time_and_rows() -> None:
     """Not `0 rows/s` for as long as nothing has been read."""
+    assert "5 rows  0 rows/s" in line(job(query("q", rows=5, epochs=1), seconds=0)).plain
     assert line(job(query("q", epochs=1, last_epoch=0))).plain == "flights RUNNING  0:10  1 epoch  0 rows"
 
 

@@ -55,7 +55,6 @@ def test_any_text_is_printable(text: str) -> None:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A job whose every text is hostile."""
     folder = tmp_path_factory.mktemp("hostile") / "state"
     ledger = Ledger(str(folder))
     text = ESCAPES.replace("\ud800", "") + MARKUP

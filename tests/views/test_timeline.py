@@ -54,12 +54,10 @@ def crash_and_finish() -> Timeline:
 def test_intervals_follow_in_turn_and_the_last_ends_the_operator() -> None:
     second = crash_and_finish().spans[1]
     assert second.of("q") == (
-        Interval("q", "RUNNING", at(10), at(11)),
-        Interval("q", "RESTARTING", at(11), at(12), "the network"),
-        Interval("q", "RUNNING", at(12), at(14)),
-        Interval("q", "FINISHING", at(14), at(15)),
+        Interval("q", "RUNNING", at(10), at(11)), Interval("q", "RESTARTING", at(11), at(12), "the network"),
+        Interval("q", "RUNNING", at(12), at(14)), Interval("q", "FINISHING", at(14), at(15)),
         Interval("q", "FINISHED", at(15), at(15)),
-    )
+    )  # fmt: skip
     assert (second.since, second.until, second.outcome) == (at(9), at(15.5), "FINISHED")
 
 
@@ -93,8 +91,7 @@ def test_an_incarnation_whose_driver_lives_lasts() -> None:
 def test_a_break_after_an_end_in_order_is_no_downtime() -> None:
     states = [state("q", "CANCELED", 1), state("q", "RUNNING", 50, 2)]
     jobs = [job("started", 0), job("ended", 2, 1, "CANCELED"), job("started", 50, 2)]
-    found = timeline(states, jobs, alive=frozenset({2}))
-    assert not found.downs
+    assert not timeline(states, jobs, alive=frozenset({2})).downs
 
 
 def test_no_rows_make_an_empty_timeline() -> None:
@@ -116,9 +113,7 @@ def test_a_row_that_is_there_twice_counts_once() -> None:
 
 
 @given(rows_of, st.randoms(use_true_random=False))
-def test_the_order_of_rows_is_ignored_and_no_intervals_overlap(
-    rows: list[dict[str, Any]], shuffler: random.Random
-) -> None:
+def test_the_order_of_rows_is_ignored_and_none_overlap(rows: list[dict[str, Any]], shuffler: random.Random) -> None:
     unique = list({(row["operator"], row["since"], row["incarnation"]): row for row in rows}.values())
     found = timeline(unique, [])
     shuffler.shuffle(unique)
@@ -167,8 +162,7 @@ def test_a_bar_is_divided_by_time() -> None:
 
 
 def test_html_escapes_what_users_wrote() -> None:
-    found = timeline([state("q", "RUNNING", 0, reason="<script>'\"")], [job("started", 0)])
-    page = to_html(found, at(1))
+    page = to_html(timeline([state("q", "RUNNING", 0, reason="<script>'\"")], [job("started", 0)]), at(1))
     assert "<script>" not in page
     assert "&lt;script&gt;&#x27;&quot;" in page
 

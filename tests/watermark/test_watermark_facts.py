@@ -84,8 +84,7 @@ def test_a_marker_of_constants_makes_a_join_drop_the_others_rows(streams: Stream
     near = F.expr("l.k = r.k and r.ts between l.ts - interval 5 days and l.ts + interval 5 days")
     found = {}
     for name, null in {"constants": lambda value: value, "unforeseen": unforeseen}.items():
-        left = by_hand(streams.read("a"), null=null)
-        joined = left.alias("l").join(right.alias("r"), near).select("r.n")
+        joined = by_hand(streams.read("a"), null=null).alias("l").join(right.alias("r"), near).select("r.n")
         with closing(Streams(streams.spark, streams.folder, name)) as one:
             one.run(joined, NOW)
             found[name] = one.rows()
@@ -96,8 +95,7 @@ def test_an_early_marker_over_a_union_makes_every_live_row_late(streams: Streams
     """Why all sources under one watermark have to end first, and why each source better has its own."""
     streams.put("a", HOURLY)
     streams.put("live", [])
-    both = streams.read("a").union(streams.read("live", live=True))
-    streams.start(hourly(by_hand(both)))
+    streams.start(hourly(by_hand(streams.read("a").union(streams.read("live", live=True)))))
     streams.settle()
     assert streams.rows() == ALL
     streams.put("live", [(90.5, "x", 1)])

@@ -2,11 +2,8 @@
 
 import atexit
 import ctypes
-import functools
 import os
-import random
 import shutil
-import string
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -16,12 +13,11 @@ from typing import Any
 import psutil
 import pyspark
 from delta import DeltaTable
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSourceStreamWriter, InputPartition
 
 import spark_ext as sx
-from tests.failures.cases.code_and_rows import database
 from tests.failures.cases.settings_and_networks import Pages, own
 from tests.failures.corpus import case
 from tests.failures.running import fails, fails_after, into_noop, kept, numbers
@@ -29,7 +25,6 @@ from tests.support.waiting import until
 
 
 def jvm() -> psutil.Process:
-    """The JVM of this driver."""
     return next(process for process in psutil.Process().children(recursive=True) if process.name() == "java")
 
 
@@ -80,63 +75,26 @@ def arrow_columns(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).mapInArrow(value_alone, "value long, name string"))
 
 
-def add_java(spark: SparkSession, name: str, body: str) -> None:
-    """Compile a Java class, `package.Name`, and add its jar to the session, which keeps it: Spark cannot remove one."""
-    spark.sql(f"ADD JAR '{_jar(name, body)}'")
-
-
-@functools.cache
-def _jar(name: str, body: str) -> Path:
-    package, kind = name.rsplit(".", 1)
-    folder = _folder() / kind
-    folder.mkdir()
-    source = folder / f"{kind}.java"
-    source.write_text(f"package {package};\n{body}")
-    jars = Path(pyspark.__file__).parent / "jars"
-    subprocess.run(["javac", "-proc:none", "-cp", f"{jars}/*", "-d", f"{folder}/classes", str(source)], check=True)
-    jar = folder / f"{kind.lower()}.jar"
-    subprocess.run(["jar", "cf", str(jar), "-C", f"{folder}/classes", "."], check=True)
-    return jar
-
-
-@functools.cache
-def _folder() -> Path:
-    """Lives as long as the process: each task of a session opens the jars that were added to it."""
-    folder = tempfile.mkdtemp(prefix="failures-jars-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
-
-
 @case("sixth.java_result", "USER_CODE", "user", "stop")
 def java_result(spark: SparkSession, folder: Path) -> None:
-    head = "public class Named implements org.apache.spark.sql.api.java.UDF1<Long, Object>"
-    add_java(spark, "shop.Named", f"{head} {{ public Object call(Long value) {{ return value.toString(); }} }}")
+    # Lives as long as the process: each later task of the session opens the jars that were added to it.
+    lasting = Path(tempfile.mkdtemp(prefix="failures-jars-"))
+    atexit.register(shutil.rmtree, lasting, ignore_errors=True)
+    head = "package shop; public class Named implements org.apache.spark.sql.api.java.UDF1<Long, Object>"
+    source, classes, jar = lasting / "Named.java", lasting / "classes", lasting / "named.jar"
+    source.write_text(f"{head} {{ public Object call(Long value) {{ return value.toString(); }} }}")
+    spark_jars = Path(pyspark.__file__).parent / "jars/*"
+    subprocess.run(["javac", "-proc:none", "-cp", str(spark_jars), "-d", str(classes), str(source)], check=True)
+    subprocess.run(["jar", "cf", str(jar), "-C", str(classes), "."], check=True)
+    spark.sql(f"ADD JAR '{jar}'")
     spark.udf.registerJavaFunction("sixth_named", "shop.Named", "long")
     into_noop(numbers(spark).selectExpr("sixth_named(value)"))
-
-
-@case("sixth.inserted", "RESOURCE", "spark", "stop")
-def inserted(spark: SparkSession, folder: Path) -> None:
-    into_noop(numbers(spark).select(F.array_insert(F.array("value"), F.lit(2_147_483_640), F.lit(1))))
 
 
 @case("sixth.repeated", "RESOURCE", "user", "stop")
 def repeated(spark: SparkSession, folder: Path) -> None:
     write = lambda batch, epoch: batch.select(F.array_repeat("value", F.lit(2_147_483_640))).collect()  # noqa: E731
     fails(numbers(spark).writeStream.foreachBatch(write))
-
-
-@case("sixth.index_row", "RESOURCE", "dependency", "stop", line="cursor.executemany(")
-def index_row(spark: SparkSession, folder: Path) -> None:
-    with database() as shop:
-        shop.run("CREATE TABLE notes (note text PRIMARY KEY)")
-        long = "".join(random.Random(1).choices(string.ascii_letters, k=20_000))
-
-        def write(batch: DataFrame, epoch: int) -> None:
-            with shop.connect() as connection, connection.cursor() as cursor:
-                cursor.executemany("INSERT INTO notes VALUES (%s)", [(long,) for _ in batch.collect()])
-
-        fails(numbers(spark).writeStream.foreachBatch(write))
 
 
 @case("sixth.out_is_a_file", "CONFIGURATION", "user", "stop")

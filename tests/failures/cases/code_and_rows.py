@@ -1,26 +1,19 @@
 """The user's functions, expressions, rows that do not fit, and what cannot be pickled."""
 
-import base64
-import io
-import json
-import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from dateutil import parser  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.failures.corpus import case
 from tests.failures.running import fails, into_noop, kept, numbers
-from tests.servers.postgres import Database, PostgresServer
 
 
 @case("functions.refused_connection", "NETWORK", "user", "restart", line="create_connection")
@@ -105,15 +98,6 @@ def unique_key(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(insert))
 
 
-@case("data.base64_text", "USER_DATA", "user", "stop", line="base64.b64decode")
-def base64_text(spark: SparkSession, folder: Path) -> None:
-    def decode(batch: DataFrame, epoch: int) -> None:
-        for row in batch.selectExpr("concat('abc', value, '=x') AS body").collect():
-            base64.b64decode(row.body, validate=True)
-
-    fails(numbers(spark).writeStream.foreachBatch(decode))
-
-
 @case("data.files_row", "USER_DATA", "library", "stop")
 def files_row(spark: SparkSession, folder: Path) -> None:
     (folder / "in").mkdir()
@@ -164,26 +148,6 @@ def arrow_cast(spark: SparkSession, folder: Path) -> None:
     into_noop(texts.mapInArrow(amounts, "amount long"))
 
 
-@contextmanager
-def database() -> Iterator[Database]:
-    """A database of a PostgreSQL server that lives as long."""
-    server = PostgresServer()
-    try:
-        yield server.create().database()
-    finally:
-        server.close()
-
-
-@case("fourth.no_group_by", "USER_CODE", "user", "stop", line="batch.sparkSession.sql(")
-def no_group_by(spark: SparkSession, folder: Path) -> None:
-    def write(batch: DataFrame, epoch: int) -> None:
-        batch.createOrReplaceTempView("fourth_updates")
-        totals = batch.sparkSession.sql("SELECT value % 2 AS customer, sum(value) AS total FROM fourth_updates")
-        totals.write.format("noop").mode("append").save()
-
-    fails(numbers(spark).writeStream.foreachBatch(write))
-
-
 @case("fourth.open_case", "USER_CODE", "user", "stop", line="batch.selectExpr(")
 def open_case(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
@@ -191,43 +155,6 @@ def open_case(spark: SparkSession, folder: Path) -> None:
         levels.write.format("noop").mode("append").save()
 
     fails(numbers(spark).writeStream.foreachBatch(write))
-
-
-@case("fourth.no_token", "CONFIGURATION", "user", "stop", line='os.environ["FOURTH_RATES_TOKEN"]')
-def no_token(spark: SparkSession, folder: Path) -> None:
-    def write(batch: DataFrame, epoch: int) -> None:
-        headers = {"Authorization": os.environ["FOURTH_RATES_TOKEN"]}
-        print(json.dumps(headers), batch.count())
-
-    fails(numbers(spark).writeStream.foreachBatch(write))
-
-
-@case("fifth.no_kernel", "USER_CODE", "dependency", "stop", line="pc.multiply(")
-def no_kernel(spark: SparkSession, folder: Path) -> None:
-    @F.arrow_udf("double")
-    def total(prices: pa.Array, quantities: pa.Array) -> pa.Array:
-        return pc.multiply(prices, quantities)
-
-    into_noop(numbers(spark).select(total("value", F.col("value").cast("string"))))
-
-
-@case("fifth.csv_payload", "USER_DATA", "dependency", "stop", line="pd.read_csv(")
-def csv_payload(spark: SparkSession, folder: Path) -> None:
-    @F.udf("long")
-    def pieces(body: str) -> int:
-        return int(pd.read_csv(io.StringIO(body))["pieces"].sum())
-
-    bodies = numbers(spark).selectExpr("concat('sku,pieces\\nA,1\\nB,', value, ',5\\n') AS body")
-    into_noop(bodies.select(pieces("body")))
-
-
-@case("fifth.free_date", "USER_DATA", "dependency", "stop", line="parser.parse(text)")
-def free_date(spark: SparkSession, folder: Path) -> None:
-    @F.udf("timestamp")
-    def written(text: str) -> Any:
-        return parser.parse(text)
-
-    into_noop(numbers(spark).select(written(F.expr("concat(value + 28, ' Feb 2023')"))))
 
 
 @case("fifth.path_result", "SERIALIZATION", "user", "stop", subject="pathlib.PosixPath")

@@ -2,19 +2,15 @@
 
 import ctypes
 import os
-import resource
 import signal
-import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
-import confluent_kafka
 import pandas as pd
 import psutil
 from pyspark import StorageLevel
@@ -22,23 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from tests.failures.cases.code_and_rows import database
 from tests.failures.corpus import case
 from tests.failures.running import fails, into_noop, kept_noop, numbers, ran
 from tests.support.disks import small_disk
-
-
-@case("resources.file_size", "RESOURCE", "user", "restart", line="open(folder")
-def file_size(spark: SparkSession, folder: Path) -> None:
-    @F.udf("long")
-    def spooled(value: int) -> int:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-        with open(folder / "spool", "wb") as spool:
-            spool.write(bytes(5000))
-            spool.flush()
-        return value
-
-    into_noop(numbers(spark).select(spooled("value")))
 
 
 @case("resources.broadcast_table", "RESOURCE", "spark", "stop")
@@ -102,37 +84,6 @@ def shuffle_files_cleaned(spark: SparkSession, folder: Path) -> None:
     into_noop(spread.select(while_temporary_files_are_cleaned("value")))
 
 
-@case("fourth.threads", "RESOURCE", "user", "restart", line="thread.start()")
-def threads(spark: SparkSession, folder: Path) -> None:
-    @F.udf("long")
-    def fetched(value: int) -> int:
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 20), resource.RLIM_INFINITY))
-        threading.stack_size(128 << 20)
-        for _ in range(8):
-            thread = threading.Thread(target=time.sleep, args=(1,), daemon=True)
-            thread.start()
-        return value
-
-    into_noop(numbers(spark).select(fetched("value")))
-
-
-@case("fourth.full_database", "RESOURCE", "dependency", "restart", line="cursor.executemany(")
-def full_database(spark: SparkSession, folder: Path) -> None:
-    with database() as shop, shop.server.small_tablespace("1m") as place:
-        shop.run(f"CREATE TABLE readings (value bigint, reading text) TABLESPACE {place}")
-
-        def write(batch: DataFrame, epoch: int) -> None:
-            rows = [tuple(row) for row in batch.collect()]
-            with shop.connect() as connection, connection.cursor() as cursor:
-                cursor.executemany("INSERT INTO readings VALUES (%s, %s)", rows)
-
-        try:
-            fails(numbers(spark, rows=2000).selectExpr("value", "repeat('x', 1000)").writeStream.foreachBatch(write))
-        finally:
-            shop.run("DROP TABLE readings")
-
-
 @case("fourth.delta_offset", "CHECKPOINT", "library", "restore")
 def delta_offset(spark: SparkSession, folder: Path) -> None:
     table = str(folder / "table")
@@ -167,39 +118,6 @@ def pod_terminated(spark: SparkSession, folder: Path) -> None:
         into_noop(numbers(spark))
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def executor() -> psutil.Process:
-    """The executor of this Python worker."""
-    return next(parent for parent in psutil.Process().parents() if parent.name() == "java")
-
-
-@contextmanager
-def somebody(acts: Callable[[int], object], found: Callable[[], list[int]]) -> Iterator[None]:
-    """Somebody who waits until a job or stage is there, and does something to it, again and again."""
-    over = Event()
-
-    def watch() -> None:
-        while not over.wait(0.5):
-            for number in found():
-                acts(number)
-
-    thread = Thread(target=watch)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-@case("fifth.reindexed", "RESOURCE", "dependency", "restart", line="frame.reindex(")
-def reindexed(spark: SparkSession, folder: Path) -> None:
-    def filled(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        for frame in frames:
-            yield frame.reindex(range(1 << 44), fill_value=0)
-
-    into_noop(numbers(spark).select("value").mapInPandas(filled, "value long"))
 
 
 @case("fifth.full_disk", "RESOURCE", "user", "restart", line=".parquet(str(disk")
@@ -243,42 +161,11 @@ IMPATIENT = {
 def frozen_executor(spark: SparkSession, folder: Path) -> None:
     @F.udf("long")
     def scored(value: int) -> int:
-        executor().suspend()  # as a virtual machine that is paused
+        executor = next(parent for parent in psutil.Process().parents() if parent.name() == "java")
+        executor.suspend()  # as a virtual machine that is paused
         return value
 
     into_noop(numbers(spark).select(scored("value")))
-
-
-@case("third.full_database", "RESOURCE", "user", "restart", line="executemany(")
-def full_file_database(spark: SparkSession, folder: Path) -> None:
-    def write(batch: DataFrame, epoch: int) -> None:
-        with sqlite3.connect(folder / "orders.db") as target:
-            target.execute("PRAGMA max_page_count = 10")  # the quota of this shop
-            target.execute("CREATE TABLE IF NOT EXISTS orders (body BLOB)")
-            target.executemany("INSERT INTO orders VALUES (zeroblob(30000))", [() for _ in batch.collect()])
-
-    fails(numbers(spark).writeStream.foreachBatch(write))
-
-
-@case("third.kafka_producer", "FENCED", "dependency", "stop", line="mine.commit_transaction(")
-def kafka_producer(spark: SparkSession, folder: Path) -> None:
-    from tests.servers.kafka import Broker
-
-    with Broker(folder) as broker:
-        topic, settings = broker.topic(), {"bootstrap.servers": broker.bootstrap, "transactional.id": "shop"}
-
-        def write(batch: DataFrame, epoch: int) -> None:
-            mine = confluent_kafka.Producer(settings)
-            mine.init_transactions(30)
-            mine.begin_transaction()
-            for row in batch.collect():
-                mine.produce(topic, str(row.value))
-            mine.flush(30)
-            rival = confluent_kafka.Producer(settings)  # a newer start of the same program
-            rival.init_transactions(30)
-            mine.commit_transaction(30)
-
-        fails(numbers(spark).writeStream.foreachBatch(write))
 
 
 @contextmanager

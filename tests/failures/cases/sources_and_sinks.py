@@ -2,7 +2,6 @@
 
 import io
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,12 @@ from confluent_kafka import TopicPartition
 from delta import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, InputPartition, WriterCommitMessage
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSourceStreamWriter, InputPartition, WriterCommitMessage
 
-from tests.failures.cases.code_and_rows import database
-from tests.failures.cases.settings_and_networks import Pages, answering, own
+from tests.failures.cases.settings_and_networks import Pages, own
 from tests.failures.corpus import case
 from tests.failures.running import fails, fails_after, into_noop, kept, kept_noop, numbers, ran
+from tests.servers.handler import Handler, InThread
 from tests.servers.kafka import Broker
 
 
@@ -72,11 +70,18 @@ def file_log(spark: SparkSession, folder: Path) -> None:
         spark.conf.unset("spark.sql.streaming.fileSink.log.compactInterval")
 
 
+class Failing(Handler):
+    def do_POST(self) -> None:
+        self.body()
+        self.answer(500, b"")
+
+
 @case("sinks.http_500", "SINK", "library", "restart")
 def http_500(spark: SparkSession, folder: Path) -> None:
-    with answering(500) as address:
+    with InThread(Failing) as running:
         writer = numbers(spark).select("value").writeStream.format("http_2pc").option("commit_attempts", "2")
-        writer = writer.options(uid="shop", url=f"http://{address}/", outbox=str(folder / "out"))
+        url = f"http://127.0.0.1:{running.server.server_port}/"
+        writer = writer.options(uid="shop", url=url, outbox=str(folder / "out"))
         fails(kept(folder, writer))
 
 
@@ -105,31 +110,19 @@ def topic_deleted(spark: SparkSession, folder: Path) -> None:
         fails_after(folder, clicks.option("request_timeout", "10 s").load(), again)
 
 
-class _Written(DataSourceStreamWriter):
-    """A writer that writes nothing."""
-
-    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
-        for _ in iterator:
-            pass
-        return WriterCommitMessage()
-
-
 @case("fourth.commit_rows", "SINK", "user", "restart once", line="message.rows for message")
 def commit_rows(spark: SparkSession, folder: Path) -> None:
-    class Counted(_Written):
+    class Counted(DataSourceStreamWriter):
+        def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+            for _ in iterator:
+                pass
+            return WriterCommitMessage()
+
         def commit(self, messages: list[Any], epoch: int) -> None:
             print(epoch, sum(message.rows for message in messages))
 
-    class CountSink(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "fourth_counts"
-
-        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-            return Counted()
-
-    spark.dataSource.register(CountSink)
-    fails(kept(folder, numbers(spark).writeStream.format("fourth_counts")))
+    rows = numbers(spark).selectExpr("CAST(value AS string) AS line")
+    fails(kept(folder, rows.writeStream.format(own(spark, Counted))))
 
 
 @case("fifth.page_frame", "SOURCE", "dependency", "restart once", line='orders["amount"]')
@@ -200,32 +193,6 @@ def merged_meanwhile(spark: SparkSession, folder: Path) -> None:
         target.merge(rows, "t.sku = s.sku").whenNotMatchedInsertAll().execute()
 
     fails(numbers(spark).writeStream.foreachBatch(write))
-
-
-@case("fifth.deadlock", "SINK", "dependency", "restart", line="n + 1 WHERE id = 2")
-def deadlock(spark: SparkSession, folder: Path) -> None:
-    with database() as shop:
-        shop.run("CREATE TABLE totals (id int, n bigint)", "INSERT INTO totals VALUES (1, 0), (2, 0)")
-        mine = threading.Event()
-
-        def other() -> None:
-            with shop.server.admin(shop.name) as admin, admin.transaction():
-                admin.execute("SET LOCAL deadlock_timeout = '1h'")
-                admin.execute("UPDATE totals SET n = 0 WHERE id = 2")
-                mine.wait()
-                admin.execute("UPDATE totals SET n = 0 WHERE id = 1")
-
-        def write(batch: DataFrame, epoch: int) -> None:
-            thread = threading.Thread(target=other)
-            with shop.connect() as connection, connection.transaction():
-                connection.execute("UPDATE totals SET n = n + 1 WHERE id = 1")
-                thread.start()
-                while not connection.execute("SELECT FROM pg_locks WHERE pid <> pg_backend_pid()").fetchall():
-                    pass
-                mine.set()
-                connection.execute("UPDATE totals SET n = n + 1 WHERE id = 2")
-
-        fails(numbers(spark).writeStream.foreachBatch(write))
 
 
 @case("fifth.cut_state", "STATE", "spark", "restore")

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
+from typing_extensions import Self
 
 from spark_ext.datafiles.writer import DataFile
 from spark_ext.schemas.arrow import arrow_schema
@@ -46,11 +47,12 @@ class Driver:
     def sink(self) -> DeltaTwoPhaseCommit:
         return DeltaTwoPhaseCommit({"uid": self.uid, "path": str(self.path), **self.options})
 
-    def claim(self, schema: bool = True) -> None:
+    def claim(self, schema: bool = True) -> Self:
         sink = self.sink()
         if schema:
             sink.validate(self.schema)
         sink.claim(Claim(self.uid, "job", self.job_id, self.incarnation, 0))
+        return self
 
     def write(
         self, epoch: int, values: Iterable[Mapping[str, Any]], partition: int = 0, attempt: int = 0
@@ -84,10 +86,10 @@ class Start(Driver):
         mine = Claim(self.uid, "job", self.job_id, self.incarnation, self.lineage, start=self.start)
         sink.claim(replace(mine, query_id=self.query_id, planned=planned, previous=previous))
 
-    def put(self, number: int, previous: int | None = None) -> CommitOutcome:
-        files = self.write(number, numbered(number, number + 1))
+    def put(self, number: int, previous: int | None = None, rows: list[dict[str, Any]] | None = None) -> CommitOutcome:
+        files = self.write(number, rows or numbered(number, number + 1))
         assert files is not None
-        return self.sink().commit(NUMBERS, self.epoch(number, previous), [files])
+        return self.sink().commit(self.schema, self.epoch(number, previous), [files])
 
 
 @dataclass
@@ -131,3 +133,7 @@ def ids(path: Path | str) -> list[int]:
 
 def data_files(path: Path) -> set[str]:
     return {str(file.relative_to(path)) for file in path.rglob("*.parquet") if "_delta_log" not in file.parts}
+
+
+def live_files(path: Path) -> set[str]:
+    return {str(Path(uri).relative_to(path)) for uri in DeltaTable(path).file_uris()}

@@ -14,11 +14,10 @@ from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructTy
 from spark_ext.delta import sink_table, upkeep
 from spark_ext.delta.features import TableFacts, demands
 from spark_ext.errors import ConfigurationError, DataError, UnsupportedTableError
-from spark_ext.sinks.contract import CommitOutcome
+from spark_ext.sinks.contract import CommitOutcome, Epoch
 from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.storage import Location
 from tests.sinks.delta_2pc.delta_kit import Driver, ddl, ids, numbered, table
-from tests.support.claims import claimed
 
 COMMITTED, ALREADY = CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED
 
@@ -37,18 +36,12 @@ def test_outside_a_job_there_is_no_fence(tmp_path: Path) -> None:
 
 
 def test_the_commit_is_described_in_the_history(tmp_path: Path) -> None:
-    driver = Driver(tmp_path / "t", incarnation=3)
-    driver.run(7, numbered(0, 5))
+    Driver(tmp_path / "t", incarnation=3).run(7, numbered(0, 5))
     newest = DeltaTable(tmp_path / "t").history(1)[0]
     assert newest["operationMetrics"]["numOutputRows"] == "5"
     assert newest["isBlindAppend"] is True
-    assert json.loads(newest["userMetadata"]) == {
-        "sink": "out",
-        "queryId": "q",
-        "epoch": 7,
-        "incarnation": 3,
-        "lineage": 0,
-    }
+    about = {"sink": "out", "queryId": "q", "epoch": 7, "incarnation": 3, "lineage": 0}
+    assert json.loads(newest["userMetadata"]) == about
 
 
 def test_one_epoch_committed_by_many_at_once_is_there_once(tmp_path: Path) -> None:
@@ -56,22 +49,13 @@ def test_one_epoch_committed_by_many_at_once_is_there_once(tmp_path: Path) -> No
     prepared = [driver.write(0, numbered(0, 5)) for driver in drivers]
 
     def commit(number: int) -> CommitOutcome:
-        target = drivers[number].sink()._target
-        outcome: CommitOutcome = target.commit(
-            drivers[number].schema, _epoch(drivers[number], 0), prepared[number] or ()
-        )[0]
-        return outcome
+        target, epoch = drivers[number].sink()._target, Epoch("out", 0, "q", 0, 0)
+        return target.commit(drivers[number].schema, epoch, prepared[number] or ())[0]
 
     with ThreadPoolExecutor(6) as pool:
         outcomes = list(pool.map(commit, range(6)))
     assert sorted(outcome.value for outcome in outcomes) == sorted([COMMITTED.value] + [ALREADY.value] * 5)
     assert ids(tmp_path / "t") == list(range(5))
-
-
-def _epoch(driver: Driver, number: int) -> Any:
-    from spark_ext.sinks.contract import Epoch
-
-    return Epoch(driver.uid, 0, driver.query_id, number, driver.incarnation)
 
 
 def test_the_table_is_created_with_its_layout(tmp_path: Path) -> None:
@@ -201,17 +185,9 @@ def test_a_checkpoint_that_fails_is_logged_and_harms_nothing(tmp_path: Path, cap
     assert "could not be checkpointed" in caplog.text
 
 
-PLAIN = StructType().add("id", LongType()).add("name", StringType())
-
-
 def facts(version: int, *features: str, notes: dict[str, Any] | None = None, **configuration: str) -> TableFacts:
     schema = StructType().add("s", StructType().add("id", LongType(), True, notes or {}))
     return TableFacts(version, frozenset(features), {k.replace("__", "."): v for k, v in configuration.items()}, schema)
-
-
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
-def test_an_old_version_alone_demands_nothing(version: int) -> None:
-    assert demands(facts(version)) == ()
 
 
 @pytest.mark.parametrize(
@@ -231,8 +207,11 @@ def test_used_features(version: int, notes: dict[str, Any], configuration: dict[
     assert demands(facts(version, notes=notes, **configuration)) == (feature,)
 
 
-def test_column_mapping_that_is_off_demands_nothing() -> None:
+def test_what_is_not_known_is_demanded_and_what_is_old_or_off_is_not() -> None:
+    assert [demands(facts(version)) for version in range(1, 6)] == [()] * 5
     assert demands(facts(7, "columnMapping", delta__columnMapping__mode="none")) == ()
+    for feature in ("rowTracking", "clustering", "inCommitTimestamp", "somethingNew"):
+        assert demands(facts(7, "appendOnly", feature)) == (feature,)
 
 
 def test_rows_of_an_append_only_table_are_not_replaced() -> None:
@@ -240,13 +219,8 @@ def test_rows_of_an_append_only_table_are_not_replaced() -> None:
     assert found.startswith("delta.appendOnly") and demands(facts(2, delta__appendOnly="true")) == ()
 
 
-@pytest.mark.parametrize("feature", ["rowTracking", "clustering", "inCommitTimestamp", "somethingNew"])
-def test_listed_features_that_are_not_known_are_demanded(feature: str) -> None:
-    assert demands(facts(7, "appendOnly", feature)) == (feature,)
-
-
 def test_a_demand_on_a_running_query_is_refused_at_the_commit(tmp_path: Path) -> None:
-    driver = claimed(Driver(tmp_path / "t"))
+    driver = Driver(tmp_path / "t").claim()
     driver.run(0, numbered(0, 5))
     log = tmp_path / "t" / "_delta_log"
     newest = DeltaTable(tmp_path / "t").version()
@@ -314,7 +288,7 @@ def test_tables_made_by_spark_that_are_refused(spark: SparkSession, tmp_path: Pa
 @pytest.mark.parametrize("feature", ACCEPTED)
 def test_tables_made_by_spark_that_are_written(spark: SparkSession, tmp_path: Path, feature: str) -> None:
     spark.sql(f"CREATE TABLE delta.`{tmp_path}/t` (id BIGINT, name STRING) USING delta {ACCEPTED[feature]}")
-    driver = claimed(Driver(tmp_path / "t", options={"log_checkpoint_interval": "2"}))
+    driver = Driver(tmp_path / "t", options={"log_checkpoint_interval": "2"}).claim()
     for epoch in range(4):
         driver.run(epoch, numbered(epoch * 5, epoch * 5 + 5))
     assert sorted(row.id for row in spark.read.format("delta").load(f"{tmp_path}/t").collect()) == list(range(20))
@@ -332,7 +306,7 @@ def test_char_and_varchar_are_written_and_read_as_by_spark(spark: SparkSession, 
     place, names = f"delta.`{tmp_path}/t`", ["id", "p", "c", "v"]
     spark.sql(f"CREATE TABLE {place} (id INT, p CHAR(4), c CHAR(3), v VARCHAR(3)) USING delta PARTITIONED BY (p)")
     spark.sql(f"INSERT INTO {place} VALUES (1, 'ab', 'x', 'y ')")
-    driver = claimed(Driver(tmp_path / "t", ddl("id int, p string, c string, v string"), options={"partition_by": "p"}))
+    driver = Driver(tmp_path / "t", ddl("id int, p string, c string, v string"), options={"partition_by": "p"}).claim()
     driver.run(0, [{"id": 2, "p": "ab", "c": "x", "v": "y "}, dict.fromkeys(names)])
     with pytest.raises(DataError, match=r"'v' is varchar\(3\)"):
         driver.run(1, [{"id": 3, "p": "ab", "c": "x", "v": "y   "}])

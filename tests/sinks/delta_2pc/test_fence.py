@@ -6,7 +6,6 @@ Each frozen driver is of incarnation 1; incarnation 2 claims the table and clean
 import os
 import random
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,10 @@ from spark_ext.errors import ConfigurationError, FencedError
 from spark_ext.sinks.contract import Claim, CommitOutcome
 from spark_ext.storage import Location
 from spark_ext.testing.children import Child, frozen, was_fenced
-from tests.sinks.delta_2pc.delta_kit import Driver, data_files, ddl, ids, numbered, table
-from tests.support.claims import claimed
+from tests.sinks.delta_2pc.delta_kit import Driver, data_files, ddl, ids, live_files, numbered, table
 from tests.support.waiting import until
 
 WIDER = ddl("id long, name string, extra double")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "t"
 
 
 def first_epoch(path: Path) -> None:
@@ -44,14 +37,14 @@ def second_claim(path: Path) -> None:
 
 def endless(path: Path) -> None:
     print(os.getpid(), flush=True)
-    driver = claimed(Driver(path))
+    driver = Driver(path).claim()
     for epoch in range(100_000):
         driver.run(epoch, numbered(epoch * 3, epoch * 3 + 3))
 
 
 def test_frozen_when_there_was_no_table(tmp_path: Path, path: Path) -> None:
     with frozen(tmp_path, "delta.before_create", first_epoch, path) as zombie:
-        second = claimed(Driver(path, incarnation=2))
+        second = Driver(path, incarnation=2).claim()
         assert data_files(path) == set()
         assert was_fenced(zombie.wake())
     assert ids(path) == []
@@ -85,8 +78,7 @@ def test_frozen_before_it_adds_a_column(tmp_path: Path, path: Path) -> None:
 def test_frozen_at_its_commit_while_its_successor_adds_a_column(tmp_path: Path, path: Path) -> None:
     Driver(path).claim()
     with frozen(tmp_path, "delta.before_commit", first_epoch, path) as zombie:
-        second = claimed(Driver(path, WIDER, incarnation=2, options={"merge_schema": "true"}))
-        second.run(0, numbered(0, 5))
+        Driver(path, WIDER, incarnation=2, options={"merge_schema": "true"}).claim().run(0, numbered(0, 5))
         assert was_fenced(zombie.wake())
     assert ids(path) == list(range(5))
 
@@ -94,7 +86,7 @@ def test_frozen_at_its_commit_while_its_successor_adds_a_column(tmp_path: Path, 
 def test_frozen_in_its_own_claim(tmp_path: Path, path: Path) -> None:
     Driver(path).claim()
     with frozen(tmp_path, "delta.before_fence", second_claim, path) as zombie:
-        third = claimed(Driver(path, incarnation=3))
+        third = Driver(path, incarnation=3).claim()
         prepared = third.write(0, numbered(0, 5))
         assert was_fenced(zombie.wake())
     third.commit(0, prepared)
@@ -106,7 +98,7 @@ def test_frozen_between_its_fence_and_its_cleaning(tmp_path: Path, path: Path) -
     Driver(path).claim()
     Driver(path).write(0, numbered(0, 5))
     with frozen(tmp_path, "delta.fenced", second_claim, path) as zombie:
-        third = claimed(Driver(path, incarnation=3))
+        third = Driver(path, incarnation=3).claim()
         prepared = third.write(0, numbered(0, 5))
         assert zombie.wake() == ""
     third.commit(0, prepared)
@@ -121,9 +113,9 @@ def test_stopped_anywhere_and_woken_later(path: Path, seed: int) -> None:
         until(lambda: log.exists() or child.poll() is not None, f"version {wanted}")
         pid = int(child.text().split()[0])
         os.kill(pid, signal.SIGSTOP)
-        second = claimed(Driver(path, incarnation=2))
+        second = Driver(path, incarnation=2).claim()
         last = len(ids(path)) // 3
-        assert data_files(path) == set(_live(path)), "what is not committed is cleaned, the rest untouched"
+        assert data_files(path) == live_files(path), "what is not committed is cleaned, the rest untouched"
         os.kill(pid, signal.SIGCONT)
         assert was_fenced(child.wait())
         assert len(ids(path)) // 3 == last, "nothing came after the claim"
@@ -133,7 +125,7 @@ def test_stopped_anywhere_and_woken_later(path: Path, seed: int) -> None:
 
 
 def test_another_jobs_uid_is_refused_with_the_ways_out(path: Path) -> None:
-    first = claimed(Driver(path))
+    first = Driver(path).claim()
     first.run(0, numbered(0, 5))
     with pytest.raises(ConfigurationError) as caught:
         Driver(path, job_id="job-2").claim()
@@ -144,22 +136,16 @@ def test_another_jobs_uid_is_refused_with_the_ways_out(path: Path) -> None:
 
 def test_a_table_that_others_made_can_be_claimed(path: Path) -> None:
     Driver(path, incarnation=0, uid="before").run(0, numbered(0, 5))
-    driver = claimed(Driver(path))
-    driver.run(0, numbered(5, 7))
+    Driver(path).claim().run(0, numbered(5, 7))
     assert ids(path) == list(range(7))
-
-
-def _live(path: Path) -> list[str]:
-    return [str(Path(uri).relative_to(path)) for uri in DeltaTable(path).file_uris()]
 
 
 def staged(driver: Driver, epoch: int, start: int, attempt: int = 0) -> set[str]:
     return {file.path for file in driver.write(epoch, numbered(start, start + 5), attempt=attempt) or ()}
 
 
-def test_a_dead_incarnations_files_are_deleted_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    first = claimed(Driver(path))
+def test_a_dead_incarnations_files_are_deleted_and_nothing_else(path: Path) -> None:
+    first = Driver(path).claim()
     first.run(0, numbered(0, 5))
     live = data_files(path)
     dead = staged(first, 1, 5) | staged(first, 1, 5, attempt=1) | staged(first, 0, 0, attempt=7)
@@ -167,20 +153,17 @@ def test_a_dead_incarnations_files_are_deleted_and_nothing_else(tmp_path: Path) 
     almost = staged(Driver(path, uid="out-i1"), 1, 5)
     unfenced = staged(Driver(path, incarnation=0), 1, 5)
     mine = staged(Driver(path, incarnation=2), 1, 5)
-    foreign = {"part-00000-c000.snappy.parquet", "notes.txt"}
-    for name in foreign:
+    for name in {"part-00000-c000.snappy.parquet", "notes.txt"}:
         (path / name).write_text("somebody else's")
     assert dead <= data_files(path)
     Driver(path, incarnation=2).claim()
-    kept = live | other | almost | unfenced | mine | {"part-00000-c000.snappy.parquet"}
-    assert data_files(path) == kept
+    assert data_files(path) == live | other | almost | unfenced | mine | {"part-00000-c000.snappy.parquet"}
     assert (path / "notes.txt").exists()
     assert ids(path) == list(range(5))
 
 
-def test_partition_folders_are_searched_and_hidden_ones_are_not(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    first = claimed(Driver(path, ddl("id long, p string"), options={"partition_by": "p"}))
+def test_partition_folders_are_searched_and_hidden_ones_are_not(path: Path) -> None:
+    first = Driver(path, ddl("id long, p string"), options={"partition_by": "p"}).claim()
     first.run(0, [{"id": n, "p": "a/b c~" if n % 2 else None} for n in range(10)])
     live = data_files(path)
     assert len(live) == 2
@@ -193,9 +176,8 @@ def test_partition_folders_are_searched_and_hidden_ones_are_not(tmp_path: Path) 
     assert ids(path) == list(range(10))
 
 
-def test_files_removed_by_compaction_are_vacuums(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    first = claimed(Driver(path))
+def test_files_removed_by_compaction_are_vacuums(path: Path) -> None:
+    first = Driver(path).claim()
     for epoch in range(3):
         first.run(epoch, numbered(epoch * 5, epoch * 5 + 5))
     before, version = data_files(path), DeltaTable(path).version()
@@ -209,9 +191,8 @@ def test_files_removed_by_compaction_are_vacuums(tmp_path: Path) -> None:
     assert sorted(older.column("id").to_pylist()) == list(range(15)), "a slow reader still reads its version"
 
 
-def test_files_that_a_log_checkpoint_holds_are_live(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    first = claimed(Driver(path))
+def test_files_that_a_log_checkpoint_holds_are_live(path: Path) -> None:
+    first = Driver(path).claim()
     for epoch in range(3):
         first.run(epoch, numbered(epoch * 5, epoch * 5 + 5))
     DeltaTable(path).create_checkpoint()
@@ -223,8 +204,7 @@ def test_files_that_a_log_checkpoint_holds_are_live(tmp_path: Path) -> None:
     assert ids(path) == list(range(15))
 
 
-def test_a_fenced_claim_deletes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "t"
+def test_a_fenced_claim_deletes_nothing(path: Path) -> None:
     Driver(path, incarnation=3).claim()
     dead = staged(Driver(path), 0, 0)
     with pytest.raises(FencedError):
@@ -232,54 +212,21 @@ def test_a_fenced_claim_deletes_nothing(tmp_path: Path) -> None:
     assert data_files(path) == dead
 
 
-def test_live_files_are_listed_only_for_possible_orphans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "t"
-    driver = claimed(Driver(path))
-    driver.run(0, numbered(0, 5))
+def test_live_files_are_listed_only_for_possible_orphans(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Driver(path).claim().run(0, numbered(0, 5))
 
     def refuse(table: DeltaTable) -> frozenset[str]:
         raise AssertionError("the table's files were asked for")
 
     monkeypatch.setattr(upkeep, "committed_names", refuse)
-    found = DeltaTable(path)
-    claim = Claim("out", "job", "job-1", 1, 0)
-    assert upkeep.clean(Location(str(path)), found, claim, "me") == 0
+    assert upkeep.clean(Location(str(path)), DeltaTable(path), Claim("out", "job", "job-1", 1, 0), "me") == 0
 
 
-@pytest.fixture
-def through_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep `file://` as it is, so that it is taken for an object store."""
-    monkeypatch.setattr(Location, "of", staticmethod(_as_given))
-
-
-def _as_given(path: str, storage_options: Mapping[str, str]) -> Location:
-    return Location(path, storage_options)
-
-
-@pytest.mark.usefixtures("through_the_store")
-def test_epochs_claims_and_cleaning(tmp_path: Path) -> None:
-    (tmp_path / "t").mkdir()
-    first = Driver(f"file://{tmp_path}/t", options={"log_checkpoint_interval": "2"})
-    assert first.sink().location.local is None
-    first.claim()
-    for epoch in range(3):
-        assert first.run(epoch, numbered(epoch * 5, epoch * 5 + 5)) is CommitOutcome.COMMITTED
-    assert first.run(2, numbered(10, 15)) is CommitOutcome.ALREADY_COMMITTED
-    live = data_files(tmp_path / "t")
-    dead = {file.path for file in first.write(4, numbered(15, 20)) or ()}
-    live -= dead
-    assert dead & data_files(tmp_path / "t")
-    second = claimed(Driver(f"file://{tmp_path}/t", incarnation=2))
-    assert not dead & data_files(tmp_path / "t")
-    second.run(3, numbered(15, 20))
-    assert ids(tmp_path / "t") == list(range(20))
-
-
-@pytest.mark.usefixtures("through_the_store")
-def test_partition_folders_have_plain_names(tmp_path: Path) -> None:
+def test_partition_folders_have_plain_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Location, "of", Location)  # keeps `file://`, which is then taken for an object store
     (tmp_path / "t").mkdir()
     schema = ddl("id long, p string")
-    first = claimed(Driver(f"file://{tmp_path}/t", schema, options={"partition_by": "p"}))
+    first = Driver(f"file://{tmp_path}/t", schema, options={"partition_by": "p"}).claim()
     first.run(0, [{"id": n, "p": ["a/b", "ü ~%", None][n % 3]} for n in range(9)])
     folders = {name.rpartition("/")[0] for name in data_files(tmp_path / "t")}
     assert folders == {"p=a_2Fb", "p=_C3_BC_20_7E_25", "p=__HIVE_DEFAULT_PARTITION__"}

@@ -3,6 +3,7 @@
 import datetime
 import json
 import math
+import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
@@ -49,8 +50,7 @@ def test_no_rows_make_no_file(tmp_path: Path) -> None:
     driver = Driver(tmp_path / "t")
     assert driver.write(0, []) is None
     empty = pa.RecordBatch.from_pylist([], schema=rows(driver.schema, numbered(0, 1))[0].schema)
-    task = Task(driver.uid, "q", 0, 0, 0, 1, 0)
-    assert driver.sink().write(driver.schema, iter([empty, empty]), task) is None
+    assert driver.sink().write(driver.schema, iter([empty, empty]), Task(driver.uid, "q", 0, 0, 0, 1, 0)) is None
     assert not (tmp_path / "t").exists()
 
 
@@ -82,8 +82,7 @@ def test_a_large_task_is_never_held_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compression", ["snappy", "zstd", "gzip", "none"])
 def test_compression(tmp_path: Path, compression: str) -> None:
-    driver = Driver(tmp_path / "t", options={"compression": compression})
-    (file,) = driver.write(0, numbered(0, 10)) or ()
+    (file,) = Driver(tmp_path / "t", options={"compression": compression}).write(0, numbered(0, 10)) or ()
     chunk = pq.ParquetFile(tmp_path / "t" / file.path).metadata.row_group(0).column(0)
     assert chunk.compression.lower() == {"none": "uncompressed"}.get(compression, compression)
 
@@ -108,8 +107,7 @@ def test_a_place_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> No
 
 
 def test_two_partition_columns_in_the_order_of_the_option(tmp_path: Path) -> None:
-    schema = ddl("id long, day date, carrier string")
-    driver = Driver(tmp_path / "t", schema, options={"partition_by": "carrier,day"})
+    driver = Driver(tmp_path / "t", ddl("id long, day date, carrier string"), options={"partition_by": "carrier,day"})
     days = [datetime.date(2013, 1, 1), datetime.date(2013, 1, 2)]
     given_ = [{"id": n, "day": days[n % 2], "carrier": "ABC"[n % 3]} for n in range(60)]
     files = driver.write(0, given_) or ()
@@ -162,8 +160,6 @@ def test_folder_names_are_plain_whatever_the_value() -> None:
 
 @given(st.floats(width=32))
 def test_single_floats_are_spelled_so_that_they_read_back(value: float) -> None:
-    import struct
-
     text = values.float_text(value, single=True).replace("Infinity", "inf")
     assert struct.pack("f", float(text) + 0.0) == struct.pack("f", value + 0.0) or value != value
 
@@ -228,8 +224,7 @@ def test_paths_that_delta_rs_takes_for_others_are_refused(tmp_path: Path, name: 
 
 @pytest.mark.parametrize("name", ["a%b 20%", "a{b}?#", "ä~日本", "a'b\"c;&$!,()+*:<>`@="])
 def test_other_paths_work(tmp_path: Path, name: str) -> None:
-    driver = Driver(tmp_path / name)
-    driver.run(0, numbered(0, 3))
+    Driver(tmp_path / name).run(0, numbered(0, 3))
     assert table(tmp_path / name).num_rows == 3
 
 
@@ -252,8 +247,7 @@ def write(schema: spark.StructType, rows: list[dict[str, Any]], **layout: Any) -
 
 
 def one(kind: spark.DataType, values: Iterable[Any], **layout: Any) -> dict[str, Any]:
-    schema = spark.StructType([spark.StructField("v", kind)])
-    return parsed(write(schema, [{"v": value} for value in values], **layout))
+    return parsed(write(spark.StructType([spark.StructField("v", kind)]), [{"v": value} for value in values], **layout))
 
 
 def parsed(file: DataFile) -> dict[str, Any]:
@@ -366,8 +360,7 @@ def test_nested_columns_are_covered_leaf_by_leaf() -> None:
         {"s": None, "m": [], "last": 8},
         {"s": {"a": 5, "list": [], "t": None}, "m": [("k", None)], "last": 8},
     ]
-    file = write(NESTED, values)
-    assert parsed(file) == {
+    assert parsed(write(NESTED, values)) == {
         "numRecords": 4,
         "minValues": {"s": {"a": 1, "t": {"f": Decimal("0.5")}}, "last": 7},
         "maxValues": {"s": {"a": 5, "t": {"f": Decimal("2.5")}}, "last": 9},

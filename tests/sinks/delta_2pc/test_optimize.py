@@ -1,6 +1,7 @@
 """`optimize_interval` of `delta_2pc`: few files, the same rows, and no epoch that waits or fails for it."""
 
 import datetime
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,12 @@ from deltalake import DeltaTable, TableFeatures
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ext.delta import optimize
+from spark_ext.delta import optimize, publish
+from spark_ext.delta.entries import LogEntries
 from spark_ext.delta.optimize import Optimize, crowded_partitions, optimize_if_due, retention, run
 from spark_ext.errors import ConfigurationError
 from spark_ext.model.commits import CommitOutcome
 from tests.sinks.delta_2pc.delta_kit import Driver, Restore, Start, data_files, ddl, ids, numbered, table
-from tests.support.claims import claimed
 
 HOUR = 3_600_000
 UPSERT = {"mode": "upsert", "key": "id"}
@@ -41,18 +42,10 @@ def test_small_files_become_one_and_the_rows_stay(tmp_path: Path) -> None:
     driver = written(tmp_path / "t")
     assert run(driver.sink().location, Optimize(HOUR), now()) == HOUR
     assert files(tmp_path / "t") == 1 and ids(tmp_path / "t") == list(range(30))
-    assert not _changes_data(tmp_path / "t")
+    entry = LogEntries(driver.sink().location, "out", "me")[DeltaTable(tmp_path / "t").version()]
+    assert entry.operation == "OPTIMIZE" and not entry.own and not entry.changes_data
     assert driver.run(5, numbered(25, 30)) is CommitOutcome.ALREADY_COMMITTED
     assert driver.run(6, numbered(30, 35)) is CommitOutcome.COMMITTED
-
-
-def _changes_data(path: Path) -> bool:
-    from spark_ext.delta.entries import LogEntries
-    from spark_ext.storage import Location
-
-    entry = LogEntries(Location.of(str(path), {}), "out", "me")[DeltaTable(path).version()]
-    assert entry.operation == "OPTIMIZE" and not entry.own
-    return entry.changes_data
 
 
 def test_it_is_not_due_within_the_interval_of_anybodys_last_one(tmp_path: Path) -> None:
@@ -60,18 +53,15 @@ def test_it_is_not_due_within_the_interval_of_anybodys_last_one(tmp_path: Path) 
     DeltaTable(tmp_path / "t").optimize.compact()
     driver.run(6, numbered(30, 35))
     driver.run(7, numbered(35, 40))
-    left = run(driver.sink().location, Optimize(HOUR), now())
-    assert 0 < left <= HOUR and files(tmp_path / "t") == 3
+    assert 0 < run(driver.sink().location, Optimize(HOUR), now()) <= HOUR and files(tmp_path / "t") == 3
     run(driver.sink().location, Optimize(HOUR), now() + 2 * HOUR)
     assert files(tmp_path / "t") == 1
 
 
 @pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
-def test_the_sink_starts_it_behind_an_epoch(tmp_path: Path, options: dict[str, str]) -> None:
-    path = tmp_path / "t"
+def test_the_sink_starts_it_behind_an_epoch(path: Path, options: dict[str, str]) -> None:
     driver = written(path, **options, optimize_interval="1 ms")
-    thread = optimize._running[str(path)]
-    thread.join(60)
+    optimize._running[str(path)].join(60)
     optimize._due[str(path)] = 0
     driver.run(6, numbered(30, 31))
     optimize._running[str(path)].join(60)
@@ -85,8 +75,6 @@ def test_without_the_option_nothing_is_started(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
 def test_an_epoch_meets_a_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]) -> None:
-    from spark_ext.delta import publish
-
     driver = written(tmp_path / "t", **options)
     pending = [True]
 
@@ -133,8 +121,7 @@ def test_a_failed_compaction_is_logged_and_tried_later(tmp_path: Path, caplog: p
 
 
 @pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
-def test_a_savepoint_from_before_a_compaction_is_restored(tmp_path: Path, options: dict[str, str]) -> None:
-    path = tmp_path / "t"
+def test_a_savepoint_from_before_a_compaction_is_restored(path: Path, options: dict[str, str]) -> None:
     driver = Start(path, lineage=1, options=options)
     driver.begin()
     driver.put(0)
@@ -142,8 +129,7 @@ def test_a_savepoint_from_before_a_compaction_is_restored(tmp_path: Path, option
     position = driver.sink().position(driver.epoch(1))
     run(driver.sink().location, Optimize(1), now())
     driver.put(2, previous=1)
-    replaced = driver.write(3, [{"id": 1, "name": "replaced"}])
-    driver.sink().commit(driver.schema, driver.epoch(3, 2), [replaced or ()])
+    driver.put(3, previous=2, rows=[{"id": 1, "name": "replaced"}])
     run(driver.sink().location, Optimize(1), now() + HOUR)
     start = Restore(path, lineage=2, options=options)
     start.restore(position)
@@ -154,8 +140,7 @@ def test_a_savepoint_from_before_a_compaction_is_restored(tmp_path: Path, option
 
 
 def test_sorting_rewrites_only_partitions_with_small_files(tmp_path: Path) -> None:
-    schema = ddl("id long, name string, day date, p string")
-    driver = Driver(tmp_path / "t", schema, options={"partition_by": "day,p"})
+    driver = Driver(tmp_path / "t", ddl("id long, name string, day date, p string"), options={"partition_by": "day,p"})
     day = datetime.date(2024, 1, 1)
 
     def row(number: int, p: str | None) -> dict[str, Any]:
@@ -180,10 +165,7 @@ def test_partitions_with_many_small_files(found: list[tuple[tuple[str], int]]) -
         assert ((name,) in crowded) is (len(small) >= 4)
 
 
-def test_old_files_are_deleted_no_sooner_than_the_table_allows(tmp_path: Path) -> None:
-    import os
-
-    path = tmp_path / "t"
+def test_old_files_are_deleted_no_sooner_than_the_table_allows(path: Path) -> None:
     driver = written(path, table_properties='{"delta.deletedFileRetentionDuration": "interval 1 hours"}')
     (path / "part-00000-killed-c000.snappy.parquet").write_bytes(b"half")
     run(driver.sink().location, Optimize(1, vacuum_after=HOUR), now())
@@ -196,11 +178,8 @@ def test_old_files_are_deleted_no_sooner_than_the_table_allows(tmp_path: Path) -
     assert ids(path) == list(range(31))
 
 
-def test_no_vacuum_deletes_deletion_vectors(tmp_path: Path) -> None:
+def test_no_vacuum_deletes_deletion_vectors(path: Path) -> None:
     """delta-rs takes them for files that were never committed. What these are is not known then, so they stay."""
-    import os
-
-    path = tmp_path / "t"
     driver = written(path)
     DeltaTable(path).alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
     run(driver.sink().location, Optimize(1), now())
@@ -235,7 +214,7 @@ def test_what_would_fail_later_is_refused_at_the_start(tmp_path: Path, options: 
     driver = Driver(tmp_path / "t", options={"optimize_interval": "1 h", **options})
     with pytest.raises(ConfigurationError, match=message):
         driver.sink().validate(driver.schema)
-    driver = claimed(Driver(tmp_path / "t", options={k: v for k, v in options.items() if k == "partition_by"}))
+    driver = Driver(tmp_path / "t", options={k: v for k, v in options.items() if k == "partition_by"}).claim()
     driver = Driver(tmp_path / "t", options={"optimize_interval": "1 h", **options})
     with pytest.raises(ConfigurationError, match=message):
         driver.sink().validate(driver.schema)

@@ -19,7 +19,6 @@ from spark_ext.model.commits import Task
 from tests.sinks.delta_2pc.delta_kit import Driver, ddl, table
 
 LARGE = 10**37
-NAN = math.nan
 FAR = 2_932_897  # The first day of the year 10000
 TASK = Task("out", "q", 0, 0, 0, 1, 0)
 
@@ -70,7 +69,7 @@ NESTED = spark.StructType([spark.StructField("id", spark.LongType()), spark.Stru
 def test_values_are_within_the_bounds_that_readers_find(tmp_path: Path, schema: spark.StructType, how: str) -> None:
     driver = Driver(tmp_path / "t", schema, options={"mode": "upsert", "key": "id"} if how == "merge" else {})
     for epoch in range(5):
-        inner = {"d": Decimal(LARGE // 100 + epoch), "e": Decimal("-0.07"), "f": NAN if epoch == 2 else 1.0}
+        inner = {"d": Decimal(LARGE // 100 + epoch), "e": Decimal("-0.07"), "f": math.nan if epoch == 2 else 1.0}
         rows = [{"id": number, **(inner if schema is FLAT else {"s": inner})} for number in (2 * epoch, 2 * epoch + 1)]
         driver.run(epoch, rows)
     if how != "merge":
@@ -179,8 +178,7 @@ def test_a_far_date_survives_later_merges_into_its_file(tmp_path: Path) -> None:
     driver = Driver(tmp_path / "t", ddl("id long, d date"), options={"mode": "upsert", "key": "id"})
     for epoch, rows in enumerate([[(1, FAR), (2, 0)], [(2, 1)], [(2, 2), (3, 3)], [(3, 4)]]):
         driver.commit(epoch, driver.sink().write(driver.schema, iter([far_rows(rows)]), TASK))
-    found = table(tmp_path / "t").sort_by("id")
-    assert found["d"].cast(pa.int32()).to_pylist() == [FAR, 2, 4]
+    assert table(tmp_path / "t").sort_by("id")["d"].cast(pa.int32()).to_pylist() == [FAR, 2, 4]
 
 
 ZONE = timezone(timedelta(hours=3))
@@ -205,13 +203,8 @@ def test_a_merge_keeps_the_values_of_partitions(tmp_path: Path, kind: str) -> No
     driver.run(1, [{"id": 1, "p": other, "v": 1}, {"id": 4, "p": odd, "v": 1}])
     driver.run(2, [{"id": 3, "p": odd, "v": 2}, {"id": 5, "p": None, "v": 2}])
     found = pa.table(DeltaTable(tmp_path / "t").scan()).to_pylist()
-    assert {one["id"]: (one["p"], one["v"]) for one in found} == {
-        1: (other, 1),
-        2: (other, 0),
-        3: (odd, 2),
-        4: (odd, 1),
-        5: (None, 2),
-    }
+    expected = {1: (other, 1), 2: (other, 0), 3: (odd, 2), 4: (odd, 1), 5: (None, 2)}
+    assert {one["id"]: (one["p"], one["v"]) for one in found} == expected
     assert {add["partitionValues"]["p"] for add in _added(tmp_path / "t")} == {odd_text, other_text, None}
 
 

@@ -32,11 +32,6 @@ def version(path: Path) -> int:
     return DeltaTable(path).version()
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "t"
-
-
 def test_rows_after_the_position_go_and_the_new_lineage_runs(path: Path) -> None:
     first = begun(path, 0, 1, 2, 3)
     table_id = str(DeltaTable(path).metadata().id)
@@ -85,8 +80,7 @@ def test_a_failed_restore_is_repeated(path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_target_not_yet_there_is_emptied_of_the_sinks_rows(path: Path) -> None:
-    driver = Start(path)
-    assert position(driver, 3) is None
+    assert position(Start(path), 3) is None
     Restore(path).sink().roll_back(Restore(path).its_claim, None)
     assert not path.exists()
     first = begun(path, 0, 1)
@@ -111,8 +105,7 @@ def test_compaction_in_between_is_undone_with_the_rows_it_merged(path: Path) -> 
 
 
 def test_compaction_alone_is_nothing_to_take_away(path: Path) -> None:
-    first = begun(path, 0, 1)
-    there = position(first, 1)
+    there = position(begun(path, 0, 1), 1)
     DeltaTable(path).optimize.compact()
     DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     Restore(path).restore(there)
@@ -121,8 +114,7 @@ def test_compaction_alone_is_nothing_to_take_away(path: Path) -> None:
 
 
 def test_files_that_were_vacuumed_are_counted(path: Path) -> None:
-    first = begun(path, 0, 1, 2)
-    there = position(first, 1)
+    there = position(begun(path, 0, 1, 2), 1)
     DeltaTable(path).optimize.compact()
     DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     before = version(path)
@@ -142,8 +134,7 @@ def test_files_forgotten_by_the_log_are_kept_until_the_roll_back(path: Path) -> 
 
 
 def test_the_way_out_that_the_error_names(path: Path) -> None:
-    first = begun(path, 0, 1)
-    there = position(first, 0)
+    there = position(begun(path, 0, 1), 0)
     DeltaTable(path).delete("id = 0")
     with pytest.raises(StateError, match=r"(?s)\(DELETE\).* RESTORE the table to version 1 yourself"):
         Restore(path).restore(there)
@@ -266,8 +257,7 @@ def test_a_driver_of_the_old_lineage_that_wakes_up_cannot_commit(path: Path, rol
 
 
 def test_the_old_lineage_cannot_simply_start_after_a_roll_back(path: Path) -> None:
-    first = begun(path, 0, 1)
-    Restore(path).restore(position(first, 0))
+    Restore(path).restore(position(begun(path, 0, 1), 0))
     with pytest.raises(StateError, match=r"was rolled back .* as lineage 1, and this start continues lineage 0"):
         Start(path, incarnation=3).begin()
     with pytest.raises(StateError, match="was rolled back"):
@@ -301,9 +291,7 @@ def test_later_columns_go_and_may_come_again_with_another_type(path: Path) -> No
     """So rows are compared with the table's columns after the roll back, not before."""
     first = begun(path, 0, merge_schema="true")
     wide = replace(first, schema=ddl("id long, name string, extra double"))
-    files = wide.write(1, [{"id": 1, "name": "n", "extra": 0.5}])
-    assert files is not None
-    wide.sink().commit(wide.schema, wide.epoch(1), [files])
+    wide.put(1, rows=[{"id": 1, "name": "n", "extra": 0.5}])
     assert table(path).column_names == ["id", "name", "extra"]
     second = Restore(path, options={"merge_schema": "true"}, schema=ddl("id long, name string, extra string"))
     with pytest.raises(ConfigurationError, match="'extra' has the type double"):
@@ -311,9 +299,7 @@ def test_later_columns_go_and_may_come_again_with_another_type(path: Path) -> No
     second.restore(position(first, 0))
     assert table(path).column_names == ["id", "name"]
     second.sink().validate(second.schema)
-    files = second.write(1, [{"id": 1, "name": "n", "extra": "text"}])
-    assert files is not None
-    second.sink().commit(second.schema, second.epoch(1), [files])
+    second.put(1, rows=[{"id": 1, "name": "n", "extra": "text"}])
     assert table(path).sort_by("id").column("extra").to_pylist() == [None, "text"]
 
 
@@ -321,9 +307,7 @@ def test_partitions_come_back_with_their_values(path: Path) -> None:
     first = Start(path, options={"partition_by": "name"})
     first.begin()
     for number, name in enumerate(["a b%/ü", None, "plain", "plain"]):
-        files = first.write(number, [{"id": number, "name": name}])
-        assert files is not None
-        first.sink().commit(NUMBERS, first.epoch(number), [files])
+        first.put(number, rows=[{"id": number, "name": name}])
     before = DeltaTable(path, version=3).to_pyarrow_table().sort_by("id")
     DeltaTable(path).optimize.compact()
     Restore(path, options={"partition_by": "name"}).restore(position(first, 2))

@@ -19,7 +19,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from spark_ext.errors import StateError
 from spark_ext.model.commits import Epoch
-from tests.sinks.delta_2pc.delta_kit import NUMBERS, Restore, Start, ids
+from tests.sinks.delta_2pc.delta_kit import Restore, Start, ids
 
 pytestmark = pytest.mark.slow(8, "hundreds of steps, each of which commits to a Delta table")
 
@@ -84,9 +84,7 @@ class RolledBackTables(RuleBasedStateMachine):
     def epoch(self, gap: int) -> None:
         self.number += gap
         row = self.new_row()
-        files = self.driver.write(self.number, [{"id": row, "name": "own"}])
-        assert files is not None
-        self.driver.sink().commit(NUMBERS, self.driver.epoch(self.number), [files])
+        self.driver.put(self.number, rows=[{"id": row, "name": "own"}])
         self.own |= {row}
         self.saw()
 
@@ -132,8 +130,7 @@ class RolledBackTables(RuleBasedStateMachine):
         wanted, before = position["version"], self.version
         start = Restore(self.path, lineage=self.driver.lineage + 1, incarnation=self.driver.incarnation + 1)
         claim = start.its_claim
-        others = self.foreign - self.model.foreign[wanted]
-        if self.own != savepoint.own and others:
+        if self.own != savepoint.own and self.foreign - self.model.foreign[wanted]:
             with pytest.raises(StateError, match="another writer has changed its rows"):
                 start.sink().check_roll_back(claim, position)
             assert self.version == before

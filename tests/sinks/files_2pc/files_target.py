@@ -97,8 +97,7 @@ def read_file(file: Path, kind: str, schema: T.StructType) -> list[dict[str, Any
     if kind == "csv":
         found = csv_table(file, to_arrow_schema(schema)).to_pylist() if file.stat().st_size else []
         return found
-    lines_of = file.read_text(encoding="utf-8").splitlines()
-    return [from_json(json.loads(line), schema) for line in lines_of]
+    return [from_json(json.loads(line), schema) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def csv_table(file: Path, wanted: pa.Schema) -> pa.Table:

@@ -16,30 +16,20 @@ from spark_ext.sinks.files_2pc.sink import read
 from spark_ext.testing import every_type
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered
 from tests.sinks.files_2pc.files_target import FilesTarget
-from tests.support.claims import claimed
 
 # Texts that readers of csv and json stumble over, the empty one among them.
 UGLY = [
-    "",
-    " padded ",
-    'quote " and ""',
-    "comma, and; more",
-    "line\nbreak",
-    "cr\rlf\r\n",
-    "back\\slash\\",
-    "\\N",
+    "", " padded ", 'quote " and ""', "comma, and; more", "line\nbreak", "cr\rlf\r\n", "back\\slash\\", "\\N",
     "ä€\U0001f600",
-]
+]  # fmt: skip
 
 
 def written(path: Path, kind: str, schema: T.StructType, rows: list[dict[str, Any]], **options: str) -> None:
-    driver = claimed(Driver(FilesTarget(path, kind), schema=schema, options=options))
-    driver.run(0, rows, partitions=2)
+    Driver(FilesTarget(path, kind), schema=schema, options=options).claim().run(0, rows, partitions=2)
 
 
 def found(spark: SparkSession, path: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = [row.asDict(recursive=True) for row in read(spark, path).collect()]
-    return rows
+    return [row.asDict(recursive=True) for row in read(spark, path).collect()]
 
 
 def micros(value: datetime | None) -> int | None:
@@ -94,15 +84,11 @@ def test_partition_values_of_other_types(spark: SparkSession, tmp_path: Path, ki
     schema = columns("id bigint, x bigint, at timestamp, flag boolean, amount decimal(9,2), local timestamp_ntz")
     rows: list[dict[str, Any]] = [
         {
-            "id": n,
-            "x": n,
-            "at": every_type.moment(2024) + timedelta(hours=n % 2),
-            "flag": n % 3 == 0,
-            "amount": None if n == 4 else Decimal(n).scaleb(-2),
-            "local": datetime(2024, 1, 31, 5, n),
+            "id": n, "x": n, "at": every_type.moment(2024) + timedelta(hours=n % 2), "flag": n % 3 == 0,
+            "amount": None if n == 4 else Decimal(n).scaleb(-2), "local": datetime(2024, 1, 31, 5, n),
         }
         for n in range(6)
-    ]
+    ]  # fmt: skip
     written(tmp_path / "t", kind, schema, rows, partition_by="at,flag,amount,local")
     for zone in ("UTC", "Asia/Kathmandu"):
         spark.conf.set("spark.sql.session.timeZone", zone)
@@ -112,7 +98,7 @@ def test_partition_values_of_other_types(spark: SparkSession, tmp_path: Path, ki
 
 def test_readers_that_know_no_log_see_what_is_committed(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "t"
-    driver = claimed(Driver(FilesTarget(path, "parquet")))
+    driver = Driver(FilesTarget(path, "parquet")).claim()
     driver.write(7, numbered(900, 950))
     for epoch in range(3):
         driver.run(epoch, numbered(epoch * 5, epoch * 5 + 5))

@@ -22,15 +22,13 @@ from spark_ext.sources.files.source import Files
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered
 from spark_ext.testing.source_kit import drive
 from tests.sinks.files_2pc.files_target import FilesTarget, links
-from tests.support.claims import claimed
 from tests.support.disks import fill, remount, small_disk
 
 DAYS = columns("id bigint, day date, name string")
 
 
 def driver(path: Path, kind: str = "parquet", schema: T.StructType = NUMBERS, **options: str) -> Driver:
-    made = claimed(Driver(FilesTarget(path, kind), schema=schema, options=options))
-    return made
+    return Driver(FilesTarget(path, kind), schema=schema, options=options).claim()
 
 
 def days(start: int, end: int) -> list[dict[str, Any]]:
@@ -114,7 +112,7 @@ def test_a_start_that_publishes_makes_earlier_links(tmp_path: Path, monkeypatch:
     start(1).claim()
     start(1).run(0, numbered(0, 5))
     kept = links(tmp_path)
-    without = claimed(start(2, publish="false"))
+    without = start(2, publish="false").claim()
     without.run(1, numbered(5, 10))
     assert links(tmp_path) == kept
     for name in kept:
@@ -205,7 +203,7 @@ WITHOUT_QUOTES: list[tuple[T.DataType, list[Any]]] = [
 @pytest.mark.parametrize(("kind", "values"), WITHOUT_QUOTES)
 def test_no_separator_is_part_of_a_value_without_quotes(tmp_path: Path, kind: T.DataType, values: list[Any]) -> None:
     schema = T.StructType([T.StructField("s", T.StringType()), T.StructField("v", kind)])
-    made = claimed(Driver(FilesTarget(tmp_path / "t", "csv"), schema=schema, options={"sep": "|"}))
+    made = Driver(FilesTarget(tmp_path / "t", "csv"), schema=schema, options={"sep": "|"}).claim()
     made.run(0, [{"s": " ", "v": value} for value in values])
     lines = [line for path in committed_files(tmp_path / "t") for line in path.read_text().splitlines()]
     written = "".join(line.split("|")[1] for line in lines)
@@ -246,10 +244,7 @@ def test_a_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path) -> 
     written = alone.write(0, numbered(0, 3))
     with pytest.raises(ConfigurationError, match="not empty"):
         alone.commit([written], 0)
-    assert sorted(item.name for item in tmp_path.iterdir() if not item.name.startswith("reg")) == [
-        "_files",
-        "notes.txt",
-    ]
+    assert {item.name for item in tmp_path.iterdir() if not item.name.startswith("reg")} == {"_files", "notes.txt"}
     with pytest.raises(ConfigurationError, match="contains no output of files_2pc"):
         committed_files(tmp_path / "nowhere")
 
@@ -270,7 +265,6 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
     with small_disk(tmp_path / "disk", "1m") as place:
         yield place
 
@@ -318,6 +312,6 @@ def test_a_partition_value_unfit_to_name_a_folder_is_bad_data(tmp_path: Path, ki
 def test_a_path_that_is_too_long_is_bad_data(tmp_path: Path) -> None:
     schema = columns(", ".join(["id bigint", *(f"p{number} string" for number in range(20))]))
     options = {"partition_by": ",".join(f"p{number}" for number in range(20))}
-    driver = claimed(Driver(FilesTarget(tmp_path / "out", "parquet"), schema=schema, options=options))
+    driver = Driver(FilesTarget(tmp_path / "out", "parquet"), schema=schema, options=options).claim()
     with pytest.raises(DataError, match="the path of a file is too long"):
         driver.run(0, [{"id": 1} | {f"p{number}": "x" * 240 for number in range(20)}])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from spark_ext.sinks.http_2pc import client
 from spark_ext.sinks.http_2pc.addresses import Allowed
 from spark_ext.sinks.http_2pc.client import Sender, Wire
 from spark_ext.sinks.http_2pc.outbox_pieces import Chunk
@@ -72,8 +73,6 @@ def _request(connection: socket.socket) -> bytes:
 
 
 def close_connections() -> None:
-    from spark_ext.sinks.http_2pc import client
-
     while client._pools:
         client._pools.popitem()[1].close()
 

@@ -4,10 +4,12 @@ import gzip
 import socket
 import threading
 import time
+import tracemalloc
 
 import pytest
 
 from spark_ext.errors import DataError, TransientError
+from spark_ext.sinks.http_2pc.outbox_pieces import Chunk
 from tests.sinks.http_2pc.hostile import CHUNK, Play, playing, sender, trickle
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -38,8 +40,6 @@ def test_an_answer_without_an_end_ends_at_the_time_limit(play: Play) -> None:
 @pytest.mark.core
 @pytest.mark.slow(0.6, "waits out the time limit")
 def test_a_receiver_that_reads_slowly_ends_at_the_time_limit() -> None:
-    from spark_ext.sinks.http_2pc.outbox_pieces import Chunk
-
     listening = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/rows"
     large = Chunk(0, 1, bytes(32 * 1024**2), True)
@@ -71,8 +71,6 @@ def test_an_encoded_body_is_never_decoded(monkeypatch: pytest.MonkeyPatch) -> No
 
     def play(connection: socket.socket, over: threading.Event) -> None:
         connection.sendall(head + bomb)
-
-    import tracemalloc
 
     with playing(play) as seen:
         tracemalloc.start()

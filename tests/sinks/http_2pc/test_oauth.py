@@ -16,7 +16,6 @@ from spark_ext.sinks.http_2pc.sink import HttpTwoPhaseCommit
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered
 from tests.conformance.test_commit_http import HttpTarget
 from tests.servers.token_endpoint import CLIENT, SECRET, TokenEndpoint
-from tests.support.claims import claimed
 from tests.support.folders import folder_snapshot
 
 QUICK = {"commit_attempts": "3", "commit_backoff": "1 ms"}
@@ -90,8 +89,7 @@ class OAuthTarget(HttpTarget):
 
 
 def started(endpoint: TokenEndpoint, folder: Path, **options: str) -> Driver:
-    driver = claimed(Driver(OAuthTarget(endpoint, folder), options=options))
-    return driver
+    return Driver(OAuthTarget(endpoint, folder), options=options).claim()
 
 
 @pytest.mark.parametrize("auth", ["basic", "body"])

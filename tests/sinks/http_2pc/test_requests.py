@@ -14,9 +14,9 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import types as T
 
 from spark_ext.errors import ConfigurationError, DataError, StateError
+from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.contract import Claim, Epoch, Task
 from spark_ext.sinks.http_2pc.addresses import Addresses, Allowed, checked, columns_of, hosts
@@ -31,7 +31,6 @@ from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered, table
 from tests.conformance.test_commit_http import HttpTarget
 from tests.servers.receiver import Receiver
 from tests.servers.receiver import rows as rows_at
-from tests.support.claims import claimed
 
 HOME = "https://shop.example/items/{id}?day={day}"
 
@@ -159,8 +158,7 @@ QUICK = {"commit_attempts": "3", "commit_backoff": "1 ms"}
 
 def test_each_row_is_sent_to_its_own_address_as_an_object(target: HttpTarget, receiver: Receiver) -> None:
     options = {**QUICK, "url": f"{receiver.url}/{{id}}", "body": "object", "batch_rows": "1", "method": "PUT"}
-    driver = claimed(Driver(target, options=options))
-    driver.run(0, numbered(0, 3), partitions=2)
+    Driver(target, options=options).claim().run(0, numbered(0, 3), partitions=2)
     assert [row["id"] for number in range(3) for row in at(receiver, f"{number}")] == [0, 1, 2]
     asked = receiver.requests()
     assert {one["content_type"] for one in asked} == {"application/json"}
@@ -171,7 +169,7 @@ def test_a_replay_under_another_template_sends_as_recorded(target: HttpTarget, r
     """The driver dies behind the first of three requests, and the next start has another address and other rows."""
     killed_at("http.answered", run_to_old_addresses, target)
     assert len(receiver.rows()) == 1
-    again = claimed(Driver(target, 2, options={**QUICK, "url": f"{receiver.url}/new-{{id}}"}))
+    again = Driver(target, 2, options={**QUICK, "url": f"{receiver.url}/new-{{id}}"}).claim()
     again.run(0, numbered(0, 3)[::-1])
     again.run(1, numbered(3, 4))
     assert [row["id"] for number in range(3) for row in at(receiver, f"old-{number}")] == [0, 1, 2]
@@ -181,18 +179,16 @@ def test_a_replay_under_another_template_sends_as_recorded(target: HttpTarget, r
 
 
 def run_to_old_addresses(target: HttpTarget) -> None:
-    driver = claimed(Driver(target, options={**QUICK, "url": f"{target.url}/old-{{id}}"}))
-    driver.run(0, numbered(0, 3))
+    Driver(target, options={**QUICK, "url": f"{target.url}/old-{{id}}"}).claim().run(0, numbered(0, 3))
 
 
 def test_a_recorded_host_that_is_no_longer_allowed(target: HttpTarget, receiver: Receiver) -> None:
     killed_at("http.decided", run_to_old_addresses, target)
-    elsewhere = claimed(Driver(target, 2, options={**QUICK, "url": "http://127.0.0.1:9/{id}"}))
+    elsewhere = Driver(target, 2, options={**QUICK, "url": "http://127.0.0.1:9/{id}"}).claim()
     with pytest.raises(ConfigurationError, match="recorded for an address to which nothing may be sent now") as refused:
         elsewhere.run(0, numbered(0, 3))
     assert "allowed_hosts" in refused.value.do and receiver.requests() == []
-    back = claimed(Driver(target, 3, options={**QUICK, "url": f"{receiver.url}/new-{{id}}"}))
-    back.run(0, numbered(0, 3))
+    Driver(target, 3, options={**QUICK, "url": f"{receiver.url}/new-{{id}}"}).claim().run(0, numbered(0, 3))
     assert [row["id"] for number in range(3) for row in at(receiver, f"old-{number}")] == [0, 1, 2]
 
 
@@ -229,28 +225,6 @@ def sent(folder: Path, number: int, previous: int | None) -> None:
         outbox.settle(epoch)
 
 
-def recorded(folder: Path, claim: Claim, cut: ChunkRule) -> list[str]:
-    """The keys of an epoch of two rows that a job has recorded, as a later start of it finds them."""
-    outbox = opened(folder)
-    outbox.claim(claim)
-    task = Task("out", "q", 0, 0, 0, claim.incarnation, 0, claim.start)
-    batches = iter(table(NUMBERS, numbered(0, 2)).to_batches())
-    files = stage(outbox.location, NUMBERS, batches, task, cut, "sink 'out'")
-    assert outbox.decide(Epoch("out", 0, "q", 0, claim.incarnation, start=claim.start), files or ())
-    later = replace(claim, incarnation=claim.incarnation + 1, start=claim.start + 1)
-    opened(folder).claim(later)
-    epoch = Epoch("out", 0, "q", 0, later.incarnation, start=later.start)
-    return [chunk.key(epoch) for chunk in opened(folder).decided(epoch)]
-
-
-def test_keys_of_two_jobs_differ(tmp_path: Path) -> None:
-    """Two jobs that were restored from one savepoint have lineage, query id and epoch in common."""
-    cut, other = ChunkRule(1, 1000, "lines"), replace(CLAIM, job_id="job-2")
-    first, second = recorded(tmp_path / "first", CLAIM, cut), recorded(tmp_path / "second", other, cut)
-    assert len({*first, *second}) == 4
-    assert first == recorded(tmp_path / "again", CLAIM, cut)
-
-
 def test_a_restore_that_brings_the_epochs_back_is_the_way_out(tmp_path: Path) -> None:
     opened(tmp_path).claim(CLAIM)
     sent(tmp_path, 0, None)
@@ -272,11 +246,8 @@ def test_what_a_status_means() -> None:
     assert {verdict(status, "retry") for status in (408, 425, 429, 500, 502, 503, 504)} == {Verdict.AGAIN}
     assert {verdict(status, "retry") for status in (301, 400, 401, 404, 413, 422)} == {Verdict.REFUSED}
     assert verdict(412, "retry") is Verdict.FENCED
-    assert [verdict(409, said) for said in ("retry", "done", "refuse")] == [
-        Verdict.AGAIN,
-        Verdict.TAKEN,
-        Verdict.REFUSED,
-    ]
+    for said, meant in (("retry", Verdict.AGAIN), ("done", Verdict.TAKEN), ("refuse", Verdict.REFUSED)):
+        assert verdict(409, said) is meant
 
 
 def test_retry_after_in_seconds_and_as_a_date() -> None:
@@ -317,24 +288,16 @@ def test_a_key_names_the_job() -> None:
 
 
 def test_rows_that_json_has_no_values_for() -> None:
-    schema = T.StructType(
-        [T.StructField("d", T.DoubleType()), T.StructField("pairs", T.MapType(T.IntegerType(), T.DecimalType(9, 7)))]
-    )
+    schema = columns("d double, pairs map<int, decimal(9,7)>")
     rows = [{"d": math.nan, "pairs": [(1, None)]}, {"d": -math.inf, "pairs": None}]
-    batch = pa.RecordBatch.from_pylist(
-        rows, pa.schema([("d", pa.float64()), ("pairs", pa.map_(pa.int32(), pa.decimal128(9, 7)))])
-    )
+    batch = pa.RecordBatch.from_pylist(rows, arrow_schema(schema))
     assert list(JsonRows(schema, "a sink").lines(batch)) == [
         '{"d":"NaN","pairs":[{"key":1,"value":null}]}',
         '{"d":"-Infinity","pairs":null}',
     ]
     late = pa.array([253402300800000000], pa.int64()).cast(pa.timestamp("us", "UTC"))
     with pytest.raises(DataError, match="column 't' has a date or time outside"):
-        list(
-            JsonRows(T.StructType([T.StructField("t", T.TimestampType())]), "a sink").lines(
-                pa.RecordBatch.from_arrays([late], ["t"])
-            )
-        )
+        list(JsonRows(columns("t timestamp"), "a sink").lines(pa.record_batch({"t": late})))
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])

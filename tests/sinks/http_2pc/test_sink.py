@@ -14,21 +14,19 @@ from pyspark.sql import types as T
 
 from spark_ext.delta.transactions import owner_number
 from spark_ext.errors import CommitError, ConfigurationError, DataError, FencedError, SparkExtError, TransientError
-from spark_ext.sinks.contract import Claim, CommitOutcome, TwoPhaseCommitSink
+from spark_ext.sinks.contract import CommitOutcome, TwoPhaseCommitSink
 from spark_ext.sinks.http_2pc.sink import HttpTwoPhaseCommit
 from spark_ext.testing.children import frozen, killed_at, was_fenced
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered, run_epoch
 from tests.conformance.test_commit_http import TOKEN, HttpTarget
 from tests.servers.receiver import Receiver
 from tests.sinks.http_2pc.hostile import playing
-from tests.support.claims import claimed
 
 QUICK = {"commit_attempts": "3", "commit_backoff": "1 ms"}
 
 
 def started(target: HttpTarget, **options: str) -> Driver:
-    driver = claimed(Driver(target, options={**QUICK, **options}))
-    return driver
+    return Driver(target, options={**QUICK, **options}).claim()
 
 
 def numbers(receiver: Receiver) -> list[int]:
@@ -56,7 +54,7 @@ def test_what_requests_carry(target: HttpTarget, receiver: Receiver, body: str, 
 def test_two_jobs_of_one_savepoint_are_two_streams(target: HttpTarget, receiver: Receiver, tmp_path: Path) -> None:
     """They have lineage, query id and epoch in common, and each an outbox of its own."""
     started(target).run(3, numbered(0, 5))
-    fork = claimed(Driver(HttpTarget(receiver.url, receiver.folder, tmp_path / "fork"), job_id="job-2", options=QUICK))
+    fork = Driver(HttpTarget(receiver.url, receiver.folder, tmp_path / "fork"), job_id="job-2", options=QUICK).claim()
     fork.run(3, numbered(5, 9))
     assert numbers(receiver) == list(range(9)) and receiver.repeats() == 0
 
@@ -70,17 +68,9 @@ def test_environment_credentials(target: HttpTarget, receiver: Receiver, monkeyp
     with pytest.raises(ConfigurationError, match="header 'idempotency-key' is the idempotency key") as refused:
         HttpTwoPhaseCommit({"uid": "out", **options}).validate(NUMBERS)
     assert "mine-and-secret" not in str(refused.value)
-    monkeypatch.setenv("T_O", "from-the-environment")
     monkeypatch.setenv("H_D", '{"X-Other": "also"}')
     target.sink = lambda uid="out", **given: HttpTwoPhaseCommit({"uid": uid, **options})  # type: ignore[method-assign]
-    sink = target.sink()
-    sink.validate(NUMBERS)
-    sink.claim(Claim("out", "job", "job-1", 1, 0))
-    driver = Driver(HttpTarget(receiver.url, receiver.folder, target.outbox))
-    written = driver.write(0, numbered(0, 1))
-    from spark_ext.sinks.contract import Epoch
-
-    sink.commit(NUMBERS, Epoch("out", 0, driver.query_id, 0, 1), [written.prepared])
+    Driver(target).claim().run(0, numbered(0, 1))
     assert [(one["authorization"], one["other"]) for one in receiver.requests()] == [
         ("Bearer from-the-environment", "also")
     ]
@@ -88,11 +78,10 @@ def test_environment_credentials(target: HttpTarget, receiver: Receiver, monkeyp
 
 def test_a_replay_sends_what_was_recorded(target: HttpTarget, receiver: Receiver) -> None:
     """The receiver would refuse a key that comes with other rows."""
-    driver = started(target, batch_rows="2")
-    driver.run(0, numbered(0, 2))
+    started(target, batch_rows="2").run(0, numbered(0, 2))
     killed_at("http.answered", run_two_rows_a_request, target)
     assert numbers(receiver) == [0, 1, 2, 3], "the first request of three had its effect"
-    again = claimed(Driver(target, 2, options={**QUICK, "batch_rows": "3", "body": "array"}))
+    again = Driver(target, 2, options={**QUICK, "batch_rows": "3", "body": "array"}).claim()
     again.run(1, numbered(2, 8)[::-1], partitions=3)
     assert numbers(receiver) == list(range(8))
     assert receiver.repeats() == 1
@@ -250,7 +239,7 @@ def test_files_that_a_crash_left_go_with_the_next_start(target: HttpTarget, rece
     Driver(target).claim()
     killed_at("http.recorded", run_epoch, target, 1, 0, 0, 5)
     assert len(target.leftovers()) == 1
-    second = claimed(Driver(target, 2))
+    second = Driver(target, 2).claim()
     assert target.leftovers() == set()
     second.run(0, numbered(0, 5))
     second.run(1, numbered(5, 6))
@@ -312,7 +301,7 @@ def test_requests_go_through_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     with playing(play) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url.replace("http://", "http://me:pass%20word@").removesuffix("/rows"))
-        driver = claimed(Driver(HttpTarget("http://shop.example/rows?a=\u00e4", tmp_path, tmp_path / "outbox")))
+        driver = Driver(HttpTarget("http://shop.example/rows?a=\u00e4", tmp_path, tmp_path / "outbox")).claim()
         driver.run(0, numbered(0, 2))
     assert proxy.requests[0].startswith(b"POST http://shop.example/rows?a=%C3%A4 HTTP/1.1\r\n")
     assert b"Proxy-Authorization: Basic " + base64.b64encode(b"me:pass word") in proxy.requests[0]

@@ -18,7 +18,6 @@ from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered
 from tests.servers.token_endpoint import CLIENT, SECRET, TokenEndpoint
 from tests.sinks.http_2pc.hostile import close_connections
 from tests.sinks.http_2pc.test_oauth import OAuthTarget
-from tests.support.claims import claimed
 
 PASSWORD = "the-key5-passw0rd"
 
@@ -81,7 +80,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_both_servers_are_shown_the_certificate(endpoint: TokenEndpoint, papers: Papers, tmp_path: Path) -> None:
     certificate, key = papers.issue("sender")
     given = {"ca_file": papers.ca_file, "tls_client_cert": certificate, "tls_client_key": papers.encrypted(key)}
-    driver = claimed(Driver(OAuthTarget(endpoint, tmp_path), options={**given, "tls_client_key_password": PASSWORD}))
+    driver = Driver(OAuthTarget(endpoint, tmp_path), options={**given, "tls_client_key_password": PASSWORD}).claim()
     driver.run(0, numbered(0, 2))
     assert len(endpoint.taken) == 2 and len(endpoint.given) == 1
 
@@ -89,7 +88,7 @@ def test_both_servers_are_shown_the_certificate(endpoint: TokenEndpoint, papers:
 def test_renewed_files_are_used_without_a_restart(endpoint: TokenEndpoint, papers: Papers, tmp_path: Path) -> None:
     certificate, key = papers.issue("sender")
     given = {"ca_file": papers.ca_file, "tls_client_cert": certificate, "tls_client_key": key}
-    driver = claimed(Driver(OAuthTarget(endpoint, tmp_path), options=given))
+    driver = Driver(OAuthTarget(endpoint, tmp_path), options=given).claim()
     driver.run(0, numbered(0, 1))
     (before,) = client._pools
     papers.issue("sender")
@@ -138,9 +137,8 @@ def test_files_that_cannot_be_used_are_refused_before_the_start(papers: Papers) 
 
 
 def test_a_bad_file_is_refused_by_the_sink(papers: Papers, tmp_path: Path) -> None:
-    certificate = papers.issue("sender")[0]
     sink = HttpTwoPhaseCommit(
-        {"uid": "a", "url": "https://h/x", "outbox": str(tmp_path / "o"), "tls_client_cert": certificate}
+        {"uid": "a", "url": "https://h/x", "outbox": str(tmp_path / "o"), "tls_client_cert": papers.issue("sender")[0]}
     )
     with pytest.raises(ConfigurationError, match="PEM form"):
         sink.validate(NUMBERS)

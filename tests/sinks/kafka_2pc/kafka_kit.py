@@ -14,11 +14,13 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import types as T
+from typing_extensions import Self
 
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.sinks.kafka_2pc.sink import KafkaTwoPhaseCommit
 from spark_ext.testing.sink_driver import Row, SinkTarget
+from spark_ext.worker_internals import to_arrow_schema
 from tests.servers.kafka import Broker
 from tests.servers.kafka_reader import QUICK, messages
 from tests.support.waiting import until
@@ -93,8 +95,7 @@ class KafkaTarget(SinkTarget):
         self._asked(lambda client: client.create_topics([NewTopic(self.topic, 2, 1)])[self.topic])
 
     def _asked(self, request: Callable[[AdminClient], Any]) -> None:
-        client = AdminClient({"bootstrap.servers": self.bootstrap, **QUICK})
-        request(client).result(20)
+        request(AdminClient({"bootstrap.servers": self.bootstrap, **QUICK})).result(20)
 
     def _topics(self) -> dict[str, Any]:
         return dict(AdminClient({"bootstrap.servers": self.bootstrap, **QUICK}).list_topics(timeout=20).topics)
@@ -130,29 +131,22 @@ class Sink:
         **options: str,
     ) -> None:
         self.schema, self.incarnation, self.start, self.lineage = schema, incarnation, start, lineage
-        self.given = {
-            "uid": "out",
-            "bootstrap_servers": kafka.bootstrap,
-            "staging": str(folder / "staging"),
-            "request_timeout": "20 s",
-            **options,
-        }
+        given = {"uid": "out", "bootstrap_servers": kafka.bootstrap, "staging": str(folder / "staging")}
+        self.given = {**given, "request_timeout": "20 s", **options}
 
     def sink(self) -> KafkaTwoPhaseCommit:
         return KafkaTwoPhaseCommit(self.given)
 
-    def claim(self, previous: int | None = None) -> None:
+    def claim(self, previous: int | None = None) -> Self:
         claim = Claim("out", "job", "job-1", self.incarnation, self.lineage, start=self.start, query_id=QUERY)
         self.sink().claim(replace(claim, previous=previous))
+        return self
 
     def check(self, epoch: int, previous: int | None = None) -> None:
         self.sink().check(replace(self._epoch(epoch), previous=previous))
 
     def write(self, epoch: int, rows: Sequence[dict[str, Any]], partition: int = 0) -> Any:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        arrow = to_arrow_schema(self.schema, timezone="UTC")
-        batches = pa.Table.from_pylist(list(rows), schema=arrow).to_batches()
+        batches = pa.Table.from_pylist(list(rows), schema=to_arrow_schema(self.schema)).to_batches()
         return self.sink().write(self.schema, iter(batches), Task("out", QUERY, epoch, partition, 0, 0, self.lineage))
 
     def commit(self, epoch: int, *prepared: Any) -> CommitOutcome:

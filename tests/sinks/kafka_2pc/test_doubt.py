@@ -20,7 +20,6 @@ from spark_ext.testing.sink_driver import Driver, run_epoch
 from tests.servers.kafka import Broker
 from tests.servers.kafka_reader import ANSWER_S
 from tests.sinks.kafka_2pc.kafka_kit import VALUE, KafkaTarget, Sink, values
-from tests.support.claims import claimed
 from tests.support.waiting import until
 
 UTC = datetime.timezone.utc
@@ -28,8 +27,6 @@ HEADERS = "value string, headers array<struct<key string, value binary>>"
 
 
 class HastyTarget(KafkaTarget):
-    """The brokers end a transaction after a second."""
-
     def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
         return super().sink(uid, **{"transaction_timeout": "1 s", **options})
 
@@ -81,7 +78,7 @@ def test_a_producer_that_was_not_let_in_asks_no_more(kafka: Broker, tmp_path: Pa
 def test_behind_an_open_transaction_no_epoch_is_missing(kafka: Broker, tmp_path: Path, step: str) -> None:
     epochs = kafka.topic("epochs", partitions=PARTITIONS, cleanup_policy="compact")
     given: Any = {"topic": kafka.topic(), "epochs_topic": epochs}
-    sink = claimed(Sink(kafka, tmp_path, incarnation=1, start=11, **given))
+    sink = Sink(kafka, tmp_path, incarnation=1, start=11, **given).claim()
     sink.run(0, "a")
     other = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{epochs}-other", "log_level": 0})
     other.init_transactions(30)

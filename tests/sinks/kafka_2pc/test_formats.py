@@ -2,29 +2,29 @@
 
 import datetime
 import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 from spark_ext import masking
-from spark_ext.bad_rows.row import BadRow
 from spark_ext.clients import schema_registry
 from spark_ext.errors import ConfigurationError, DataError, StorageError
 from spark_ext.schemas.arrow import arrow_type
 from spark_ext.schemas.avro_rows import avro_schema
 from spark_ext.schemas.ddl import columns
-from spark_ext.sinks.contract import CommitOutcome
+from spark_ext.sinks.contract import Claim, CommitOutcome
 from spark_ext.sinks.kafka_2pc import formats
 from spark_ext.sinks.kafka_2pc.formats import Formats
 from spark_ext.sinks.kafka_2pc.sink import KafkaSinkOptions
 from spark_ext.sources.kafka_range.source import KafkaRange
 from tests.servers.kafka import Broker
 from tests.servers.schema_registry import PASSWORD, USER, Client, SchemaRegistry, apicurio
-from tests.sinks.kafka_2pc.kafka_kit import Sink
-from tests.support.claims import claimed
+from tests.sinks.kafka_2pc.kafka_kit import QUERY, Sink
 
 ROWS = columns("key string, value struct<id: bigint, note: string, at: timestamp>")
 WIDER = columns("key string, value struct<id: bigint, note: string, at: timestamp, more: int>")
@@ -88,8 +88,7 @@ def test_without_a_topic_a_subject_is_needed() -> None:
 
 
 def test_the_registry_is_part_of_the_identity_if_there_is_one(registry: SchemaRegistry) -> None:
-    secret = {"schema_registry_options": f'{{"basic.auth.user.info": "{USER}:{PASSWORD}"}}'}
-    with_one = options(registry, **secret)
+    with_one = options(registry, schema_registry_options=f'{{"basic.auth.user.info": "{USER}:{PASSWORD}"}}')
     assert with_one.identity()["schema_registry_url"] == registry.url
     assert PASSWORD not in repr(with_one) and with_one.public()["schema_registry_options"] == "***"
     plain = {"bootstrap_servers": "127.0.0.1:9", "epochs_topic": "spark-ext-epochs", "topic": "orders"}
@@ -136,8 +135,6 @@ def test_the_same_with_a_registry_that_is_not_ours(tmp_path: Path) -> None:
     with apicurio(tmp_path) as there:
         _compatible_schemas_are_registered_and_others_refused(there)
         there.register("orders-value", ORDER)
-        import urllib.request
-
         body = json.dumps({"compatibility": "FULL"}).encode()
         kind = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
         request = urllib.request.Request(f"{there.url}/config/orders-value", body, kind, method="PUT")
@@ -188,8 +185,7 @@ def contents(kafka: Broker, topic: str) -> list[bytes]:
 
 def decoded(registry: Client, topic: str, content: bytes) -> Any:
     given = {"uid": "in", "bootstrap_servers": "127.0.0.1:9", "topics": topic, "value_format": "avro"}
-    source = KafkaRange({**given, "schema_registry_url": registry.url})
-    decoder = source._formats.decoder("value")
+    decoder = KafkaRange({**given, "schema_registry_url": registry.url})._formats.decoder("value")
     assert decoder is not None
     return pa.array([decoder.value(content)], arrow_type(decoder.kind)).to_pylist()[0]
 
@@ -212,7 +208,7 @@ def test_what_is_published_is_what_the_source_reads(kafka: Broker, registry: Sch
 
 def test_a_start_with_other_columns_has_another_id(kafka: Broker, registry: SchemaRegistry, tmp_path: Path) -> None:
     topic = kafka.topic()
-    sink = claimed(avro_sink(kafka, tmp_path, registry, topic, incarnation=1))
+    sink = avro_sink(kafka, tmp_path, registry, topic, incarnation=1).claim()
     sink.commit(0, sink.write(0, [row(1)]))
     lost = sink.write(1, [row(2)])  # staged, and its driver dies
     later = avro_sink(kafka, tmp_path, registry, topic, WIDER, incarnation=2)
@@ -242,33 +238,17 @@ def test_a_row_that_does_not_fit_is_a_bad_row(kafka: Broker, registry: SchemaReg
     registry.register(f"{topic}-value", ORDER)
     schema = columns("value struct<id: bigint>")
     rows = [{"value": {"id": id}} for id in (1, None, 3)]
-    given = {"value_version": "1", "on_bad_row": "quarantine"}
-    sink = avro_sink(kafka, tmp_path, registry, topic, schema, **given)
+    sink = avro_sink(kafka, tmp_path, registry, topic, schema, value_version="1", on_bad_row="quarantine")
     with pytest.raises(DataError, match="the value of a row does not fit the schema 1: 'id' is null"):
         avro_sink(kafka, tmp_path, registry, topic, schema, value_version="1").write(0, rows)
-    held, made = _Rows(), sink.sink()
+    held, made = Mock(**{"keep.return_value": None}), sink.sink()
     made.collect_bad_rows(held)
     sink.sink = lambda: made  # type: ignore[method-assign]
-    staged = sink.write(0, rows)
-    assert staged.rows == 2
-    assert [(bad.position, json.loads(str(bad.raw))) for bad in held.rows] == [
-        ({"partition": 0, "row": 1}, {"value": {"id": None}})
-    ]
-    assert "'id' is null, which the schema does not allow" in held.rows[0].reason
-
-
-class _Rows:
-    def __init__(self) -> None:
-        self.rows: list[BadRow] = []
-
-    def add(self, row: BadRow) -> None:
-        self.rows.append(row)
-
-    def keep(self) -> int | None:
-        return None
-
-    def adopt(self, mark: int | None) -> None:
-        raise NotImplementedError
+    assert sink.write(0, rows).rows == 2
+    held.add.assert_called_once()
+    (bad,) = held.add.call_args.args
+    assert (bad.position, json.loads(bad.raw)) == ({"partition": 0, "row": 1}, {"value": {"id": None}})
+    assert "'id' is null, which the schema does not allow" in bad.reason
 
 
 def test_keys_have_a_subject_of_their_own(kafka: Broker, registry: SchemaRegistry, tmp_path: Path) -> None:
@@ -290,9 +270,6 @@ def test_outside_a_session_types_are_checked_as_before(kafka: Broker, registry: 
 
 
 def test_the_start_registers(kafka: Broker, registry: SchemaRegistry, tmp_path: Path) -> None:
-    from spark_ext.sinks.contract import Claim
-    from tests.sinks.kafka_2pc.kafka_kit import QUERY
-
     topic = kafka.topic()
     made = avro_sink(kafka, tmp_path, registry, topic).sink()
     made.validate(ROWS)

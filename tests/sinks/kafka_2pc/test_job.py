@@ -51,8 +51,7 @@ def test_a_job_that_is_stopped_changed_and_started_again(spark: SparkSession, ka
         with pytest.raises(ConfigurationError, match="option 'schema_registry_url' of sink 'out' was"):
             job(other).start()
         first = [message.value() or b"" for message in kafka.messages(topic)]
-        moved = job(other, "struct(id, ts, value)", accept=("out.schema_registry_url",))
-        assert moved.run(progress=False).finished
+        assert job(other, "struct(id, ts, value)", accept=("out.schema_registry_url",)).run(progress=False).finished
         found = Counter(message.value() or b"" for message in kafka.messages(topic))
         later = list((found - Counter(first)).elements())
         rows = [decoded(registry, topic, content) for content in first]
@@ -92,11 +91,9 @@ def test_broker_and_driver_killed_each_message_is_once(spark: SparkSession, kafk
         assert driver.poll() is None, driver.text()[-5000:]
         driver.kill()
         until(lambda: not driver.members(), "the killed driver's JVM and workers have ended")
-    between = arrived()
-    assert 0 < between < ROWS * PARTITIONS, "killed in the middle"
+    assert 0 < arrived() < ROWS * PARTITIONS, "killed in the middle"
     kafka.restart()
-    result = copy(spark, tmp_path, kafka.bootstrap, source, target).run(progress=False)
-    assert result.finished
+    assert copy(spark, tmp_path, kafka.bootstrap, source, target).run(progress=False).finished
     there = Counter((message.value() or b"").decode() for message in kafka.messages(target))
     assert there == Counter(value for values in sent.values() for value in values)
     assert not list((tmp_path / "state" / "staging").rglob("*.arrow"))

@@ -31,7 +31,6 @@ from spark_ext.sinks.kafka_2pc.epochs import PARTITIONS, EpochRecord
 from tests.servers.kafka import Broker
 from tests.servers.kafka_reader import ANSWER_S
 from tests.sinks.kafka_2pc.kafka_kit import QUERY, VALUE, Sink, values
-from tests.support.claims import claimed
 from tests.support.waiting import until
 
 EVERY_COLUMN = columns(
@@ -69,26 +68,13 @@ def test_the_option_topic_wins_over_the_column(kafka: Broker, tmp_path: Path) ->
 
 
 def test_a_key_goes_to_the_partition_that_java_clients_choose(kafka: Broker, tmp_path: Path) -> None:
-    """Murmur2, so that a topic may be written by this sink and by others."""
+    """Murmur2 of the key, modulo the partitions, so that a topic may be written by this sink and by others."""
     topic = kafka.topic(partitions=8)
     sink = Sink(kafka, tmp_path, columns("key string, value string"), topic=topic)
     sink.commit(0, sink.write(0, [{"key": f"key-{number}", "value": "v"} for number in range(40)]))
-    for message in kafka.messages(topic):
-        assert message.partition() == (_murmur2(message.key() or b"") & 0x7FFFFFFF) % 8
-
-
-def _murmur2(data: bytes) -> int:
-    mask, m = 0xFFFFFFFF, 0x5BD1E995
-    h = 0x9747B28C ^ len(data)
-    whole = len(data) // 4 * 4
-    for at in range(0, whole, 4):
-        k = int.from_bytes(data[at : at + 4], "little") * m & mask
-        h = h * m & mask ^ (k ^ k >> 24) * m & mask
-    tail = data[whole:]
-    if tail:
-        h = (h ^ int.from_bytes(tail, "little")) * m & mask
-    h = (h ^ h >> 13) * m & mask
-    return h ^ h >> 15
+    of_java = "1063104335610503141673544237714324246530"  # key-0, key-1, ...
+    found = {message.key(): str(message.partition()) for message in kafka.messages(topic)}
+    assert "".join(found[f"key-{number}".encode()] for number in range(40)) == of_java
 
 
 @pytest.mark.parametrize("queue", [100_000, 100])
@@ -144,8 +130,7 @@ def test_outside_a_job_nothing_commits_once_a_job_has_claimed_it(kafka: Broker, 
 def test_a_broker_is_reported_when_down_and_used_when_back(kafka: Broker, tmp_path: Path) -> None:
     topic, other = kafka.topic(), kafka.topic()
     sink = Sink(kafka, tmp_path, topic=topic, request_timeout="2 s")
-    soon = json.dumps({"reconnect.backoff.max.ms": 500})
-    unaware = Sink(kafka, tmp_path, topic=other, client_options=soon)
+    unaware = Sink(kafka, tmp_path, topic=other, client_options=json.dumps({"reconnect.backoff.max.ms": 500}))
     sink.run(0, "a")
     unaware.run(5, "five")
     prepared = sink.write(1, [{"value": "b"}])
@@ -154,8 +139,7 @@ def test_a_broker_is_reported_when_down_and_used_when_back(kafka: Broker, tmp_pa
         sink.commit(1, prepared)
     assert "the operation will be retried" in caught.value.do
     kafka.start()
-    patient = Sink(kafka, tmp_path, topic=topic)
-    assert patient.commit(1, prepared) is CommitOutcome.COMMITTED
+    assert Sink(kafka, tmp_path, topic=topic).commit(1, prepared) is CommitOutcome.COMMITTED
     assert values(kafka, topic) == ["a", "b"]
     assert unaware.run(4, "four") is CommitOutcome.ALREADY_COMMITTED
     assert unaware.run(6, "six") is CommitOutcome.COMMITTED
@@ -255,7 +239,6 @@ def test_a_record_keeps_the_last_queries_and_not_all() -> None:
 
 
 ROWS = columns("topic string, value string")
-
 COMMITTED = CommitOutcome.COMMITTED
 
 
@@ -272,13 +255,13 @@ def test_a_claim_keeps_the_topics_of_its_own_lineage_only() -> None:
 
 def test_after_a_reset_a_topic_that_was_made_anew_is_written(kafka: Broker, tmp_path: Path) -> None:
     topic = kafka.topic()
-    first = claimed(Sink(kafka, tmp_path, ROWS, 1, start=11, transactional_id=topic))
+    first = Sink(kafka, tmp_path, ROWS, 1, start=11, transactional_id=topic).claim()
     run(first, 0, topic)
     kafka.delete(topic)
     kafka.make(topic)
     with pytest.raises(StateError, match="created again"):
         run(first, 1, topic)
-    reset = claimed(Sink(kafka, tmp_path, ROWS, 2, start=12, lineage=1, transactional_id=topic))
+    reset = Sink(kafka, tmp_path, ROWS, 2, start=12, lineage=1, transactional_id=topic).claim()
     assert run(reset, 0, topic) is COMMITTED
     assert values(kafka, topic) == ["0"]
     kafka.delete(topic)
@@ -288,7 +271,7 @@ def test_after_a_reset_a_topic_that_was_made_anew_is_written(kafka: Broker, tmp_
 
 def test_a_topic_that_is_no_longer_written_to_may_be_deleted(kafka: Broker, tmp_path: Path) -> None:
     old, topic = kafka.topic("old"), kafka.topic()
-    sink = claimed(Sink(kafka, tmp_path, ROWS, 1, start=11, transactional_id=topic))
+    sink = Sink(kafka, tmp_path, ROWS, 1, start=11, transactional_id=topic).claim()
     run(sink, 0, old, topic)
     kafka.delete(old)
     assert run(sink, 1, topic) is COMMITTED
@@ -323,7 +306,7 @@ def test_rows_that_are_no_messages_are_refused(kafka: Broker, tmp_path: Path, sc
 def test_without_a_topic_the_rows_have_to_say_it(kafka: Broker, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="column 'topic' does not exist, and the option 'topic' is not set"):
         Sink(kafka, tmp_path).sink().validate(VALUE)
-    sink = Sink(kafka, tmp_path, columns("topic string, value string"))
+    sink = Sink(kafka, tmp_path, ROWS)
     with pytest.raises(DataError, match="its column 'topic' is null"):
         sink.write(0, [{"topic": None, "value": "a"}])
 
@@ -407,5 +390,4 @@ def test_no_secret_is_shown(kafka: Broker, tmp_path: Path, monkeypatch: pytest.M
         sink = Sink(kafka, tmp_path, topic="t", client_options=given % secret, request_timeout="1 s")
         with pytest.raises(SparkExtError) as caught:
             sink.sink().validate(VALUE)
-        shown = f"{caught.value} {sink.sink().options!r} {sink.sink().options.public()}"
-        assert "s3cret" not in shown
+        assert "s3cret" not in f"{caught.value} {sink.sink().options!r} {sink.sink().options.public()}"

@@ -43,17 +43,9 @@ def bare(schema: Any) -> Any:
 def test_each_cell_is_what_the_sink_does(registry: SchemaRegistry, tmp_path: Path, row: Row) -> None:
     def put(kind: T.DataType, values: list[Any]) -> list[Any]:
         subject, staging = kind.simpleString(), str(tmp_path / str(len(list(tmp_path.iterdir()))))
-        sink = KafkaTwoPhaseCommit(
-            {
-                "uid": "out",
-                "topic": "t",
-                "bootstrap_servers": "127.0.0.1:1",
-                "staging": staging,
-                "value_format": "avro",
-                "value_subject": subject,
-                "schema_registry_url": registry.url,
-            }
-        )
+        given = {"uid": "out", "topic": "t", "bootstrap_servers": "127.0.0.1:1", "staging": staging}
+        given |= {"value_format": "avro", "value_subject": subject, "schema_registry_url": registry.url}
+        sink = KafkaTwoPhaseCommit(given)
         messages = T.StructType([T.StructField("value", kind)])
         Formats(sink.options, messages, "test").check()
         _, batch = batch_of(kind, values)

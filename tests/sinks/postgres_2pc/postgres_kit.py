@@ -31,14 +31,9 @@ UNION ALL SELECT gid FROM pg_prepared_xacts WHERE database = current_database()
 
 FULL = """
 CREATE OR REPLACE FUNCTION spark_ext.no_space() RETURNS trigger LANGUAGE plpgsql AS
-$$ BEGIN RAISE 'no space left' USING ERRCODE = 'disk_full'; END $$
-"""
-
-
-TRIGGER = """
+$$ BEGIN RAISE 'no space left' USING ERRCODE = 'disk_full'; END $$;
 CREATE TRIGGER no_space BEFORE INSERT OR UPDATE ON spark_ext.epochs EXECUTE FUNCTION spark_ext.no_space()
 """
-
 
 # Settings of a reader, whatever those of the database are.
 READABLE = {"DateStyle": "ISO, YMD", "TimeZone": "UTC", "IntervalStyle": "postgres", "extra_float_digits": "1"}
@@ -75,8 +70,7 @@ class PostgresTarget(SinkTarget):
         return [{name: plain(name, value) for name, value in row.items()} for row in self.query(f"TABLE {self.table}")]
 
     def make_strict(self) -> None:
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            connection.execute(f"CREATE TABLE {self.table} (id bigint UNIQUE, name text CHECK (name <> 'bad'))")
+        self._run(f"CREATE TABLE {self.table} (id bigint UNIQUE, name text CHECK (name <> 'bad'))")
 
     def spoiled(self, row: Row) -> Row:
         """Half of them are refused when they are staged, and half by the table's constraint."""
@@ -88,19 +82,16 @@ class PostgresTarget(SinkTarget):
         return {row["relname"] for row in self.query(LEFT)}
 
     def drop(self) -> None:
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            connection.execute(f"DROP TABLE {self.table}")
+        self._run(f"DROP TABLE {self.table}")
 
     def damage(self) -> Callable[[], object]:
         """The server says that its disk is full whenever an epoch is recorded."""
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            connection.execute(FULL)
-            connection.execute(TRIGGER)
-        return self._mend
+        self._run(FULL)
+        return lambda: self._run("DROP TRIGGER no_space ON spark_ext.epochs")
 
-    def _mend(self) -> None:
+    def _run(self, text: str) -> None:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
-            connection.execute("DROP TRIGGER no_space ON spark_ext.epochs")
+            connection.execute(text)
 
 
 def driver(database: Database, schema: T.StructType = NUMBERS, incarnation: int = 1, /, **options: str) -> Driver:

@@ -12,7 +12,6 @@ from spark_ext.testing.sink_bad_rows import BadRowsKit, run_dirty_epoch
 from spark_ext.testing.sink_driver import NUMBERS, numbered
 from tests.servers.postgres import Database
 from tests.sinks.postgres_2pc.postgres_kit import WAYS, PostgresTarget
-from tests.support.claims import claimed
 
 pytestmark = pytest.mark.usefixtures("states")
 
@@ -30,8 +29,7 @@ def run(
     """An epoch into a table, by three tasks; its bad rows are in their table."""
     database.run(*table.split("; "))
     kit = BadRowsKit(PostgresTarget(database, **options), schema)
-    one = claimed(kit.driver())
-    one.run(0, rows, partitions=3)
+    kit.driver().claim().run(0, rows, partitions=3)
     kit.settle(0)
     assert kit.waiting() == [] and kit.target.leftovers() == set()
     return kit
@@ -57,8 +55,7 @@ REFUSED = [
 def test_a_refused_row(database: Database, way: dict[str, str], table: str, value: str | None, reason: str) -> None:
     fine = "0189f7e5-9a3c-7000-8000-000000000000" if "uuid" in table else "abc"
     wrong = {0, 7, 8, 2999}
-    rows = [{"id": n, "name": value if n in wrong else fine} for n in range(3000)]
-    kit = run(database, table, rows, **way)
+    kit = run(database, table, [{"id": n, "name": value if n in wrong else fine} for n in range(3000)], **way)
     assert kit.table() == sorted(wrong)
     kit.check(3000)
     assert all(reason in row["reason"] and "row 1" not in row["reason"] for row in kit.found())
@@ -66,8 +63,7 @@ def test_a_refused_row(database: Database, way: dict[str, str], table: str, valu
 
 def test_of_rows_with_one_key_the_first_is_written(database: Database, way: dict[str, str]) -> None:
     table = "CREATE TABLE out (id bigint, name text UNIQUE); INSERT INTO out VALUES (-1, 'n5')"
-    rows = [{"id": n, "name": f"n{n % 10}"} for n in range(20)]
-    kit = run(database, table, rows, **way)
+    kit = run(database, table, [{"id": n, "name": f"n{n % 10}"} for n in range(20)], **way)
     assert sorted({row["name"] for row in kit.target.rows()}) == [f"n{n}" for n in range(10)]
     assert len(kit.found()) == 11
     assert sorted([*kit.target.ids(), *kit.table()]) == list(range(-1, 20))
@@ -77,12 +73,11 @@ def test_of_rows_with_one_key_the_first_is_written(database: Database, way: dict
 def test_another_writer_decides_once(database: Database, way: dict[str, str]) -> None:
     database.run("CREATE TABLE out (id bigint, name text UNIQUE)", "INSERT INTO out VALUES (-1, 'n3')")
     kit = BadRowsKit(PostgresTarget(database, **way))
-    one = claimed(kit.driver())
+    one = kit.driver().claim()
     rows = [{"id": n, "name": f"n{n}"} for n in range(5)]
     one.run(0, rows)
     database.run("DELETE FROM out WHERE id = -1")
-    again = claimed(kit.driver(2))
-    again.run(0, rows, partitions=2)
+    kit.driver(2).claim().run(0, rows, partitions=2)
     kit.settle(0)
     assert (kit.target.ids(), kit.table()) == ([0, 1, 2, 4], [3])
 
@@ -126,8 +121,7 @@ def test_a_table_that_copy_does_not_support(database: Database, way: dict[str, s
         "ALTER TABLE out ENABLE ROW LEVEL SECURITY; ALTER TABLE out FORCE ROW LEVEL SECURITY; "
         "CREATE POLICY all_rows ON out USING (true) WITH CHECK (true)"
     )
-    rows = [{"id": n, "name": "bad" if n == 3 else "fine"} for n in range(10)]
-    kit = run(database, table, rows, **way)
+    kit = run(database, table, [{"id": n, "name": "bad" if n == 3 else "fine"} for n in range(10)], **way)
     assert kit.table() == [3]
     kit.check(10)
 
@@ -142,7 +136,7 @@ def test_with_redact_reasons_have_no_values(database: Database, way: dict[str, s
 def test_an_error_that_is_none_of_a_row_is_one_as_before(database: Database, way: dict[str, str]) -> None:
     database.run("CREATE TABLE out (id bigint, name text)")
     kit = BadRowsKit(PostgresTarget(database, **way))
-    one = claimed(kit.driver())
+    one = kit.driver().claim()
     database.run("ALTER TABLE out DROP COLUMN name")
     with pytest.raises(ConfigurationError):
         one.run(0, [{"id": 1, "name": "n"}])
@@ -165,8 +159,7 @@ def test_a_table_that_is_not_in_the_first_schema_of_search_path(database: Databa
     kit = BadRowsKit(target)
     kit.driver().claim()
     killed_at("postgres.recorded", run_dirty_epoch, target, 1, 0, 0, 10, True)
-    again = claimed(kit.driver(2))
-    again.run(0, numbered(0, 10))
+    kit.driver(2).claim().run(0, numbered(0, 10))
     kit.settle(0)
     assert kit.table() == [0, 5]
     kit.check(10)
@@ -174,7 +167,7 @@ def test_a_table_that_is_not_in_the_first_schema_of_search_path(database: Databa
 
 def test_an_epoch_without_a_record_is_not_one_without_bad_rows(database: Database) -> None:
     database.run("CREATE TABLE out (id bigint, name text)")
-    one = claimed(BadRowsKit(PostgresTarget(database)).driver())
+    one = BadRowsKit(PostgresTarget(database)).driver().claim()
     one.run(0, numbered(0, 5))
     sink, first = one.target.sink(), Epoch("out", 0, one.query_id, 0, 1, start=one.start)
     assert sink.kept_bad_rows(first) is None
@@ -198,12 +191,10 @@ def test_columns_with_the_names_of_aliases(database: Database, way: str, missing
     more = {"mode": "upsert", "key": '"id"', "latest_by": '"e"'} if way == "upsert" else WAYS[way]
     kit = BadRowsKit(PostgresTarget(database, **more), schema)
     rows = [{"id": n, "name": "bad" if n % 7 == 3 else "n", **dict.fromkeys(names, f"v{n}")} for n in range(20)]
-    one = claimed(kit.driver())
-    one.run(0, rows)
+    kit.driver().claim().run(0, rows)
     kit.settle(0)
     assert kit.table() == [3, 10, 17]
-    kept = sorted(database.table("out"), key=lambda row: row["id"])
-    assert kept == [row for row in rows if row["name"] != "bad"]
+    assert sorted(database.table("out"), key=lambda row: row["id"]) == [row for row in rows if row["name"] != "bad"]
 
 
 def test_names_that_the_server_would_cut_off_are_refused(database: Database) -> None:

@@ -1,7 +1,7 @@
 """A table or record of `postgres_2pc` that others change."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
@@ -13,7 +13,6 @@ from spark_ext.errors import SparkExtError, StateError
 from spark_ext.testing.sink_driver import STATES, Driver, numbered
 from tests.servers.postgres import Database
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
-from tests.support.claims import claimed
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("states")
@@ -26,8 +25,7 @@ WHERE NOT l.granted AND l.relation = 'out'::regclass AND a.application_name LIKE
 
 def used(database: Database) -> PostgresTarget:
     target = PostgresTarget(database)
-    driver = claimed(Driver(target))
-    driver.run(0, numbered(0, 5))
+    Driver(target).claim().run(0, numbered(0, 5))
     return target
 
 
@@ -53,9 +51,18 @@ def test_another_table_is_refused_until_the_user_says_it_moved(database: Databas
     with pytest.raises(StateError, match=r"UPDATE spark_ext\.sinks SET target_oid = NULL"):
         Driver(target, incarnation=2).claim()
     database.run("UPDATE spark_ext.sinks SET target_oid = NULL")
-    moved = claimed(Driver(target, incarnation=2))
-    moved.run(1, numbered(5, 10))
+    Driver(target, incarnation=2).claim().run(1, numbered(5, 10))
     assert target.ids() == list(range(10))
+
+
+def while_changed(database: Database, change: str, step: Callable[[], object]) -> Future[object]:
+    """The result of a step that waits for the table while another connection changes it."""
+    with database.connect() as admin, ThreadPoolExecutor(1) as thread:
+        admin.execute(f"BEGIN; {change}")
+        result = thread.submit(step)
+        until(lambda: result.done() or database.rows(WAITS), "the rows wait for the table")
+        admin.execute("COMMIT")
+    return result
 
 
 @pytest.mark.parametrize(
@@ -72,25 +79,20 @@ def test_another_table_is_refused_until_the_user_says_it_moved(database: Databas
 def test_a_table_swapped_while_rows_wait_gets_none(database: Database, options: dict[str, str]) -> None:
     """The name is looked up again once the lock is there: what was compared before was the old table."""
     database.run("CREATE TABLE out (id bigint PRIMARY KEY, name text)", "CREATE TABLE new (LIKE out INCLUDING ALL)")
-    driver = claimed(Driver(PostgresTarget(database, **options), options=options))
+    driver = Driver(PostgresTarget(database, **options), options=options).claim()
     driver.run(0, numbered(0, 5))
     step: Callable[[], object]
     if "prepared" in options:
         step = partial(driver.run, 1, numbered(5, 10))  # the task itself waits
     else:
         step = partial(driver.commit, [driver.write(1, numbered(5, 10))], 1)
-    with database.connect() as admin, ThreadPoolExecutor(1) as thread:
-        admin.execute("BEGIN; ALTER TABLE out RENAME TO old; ALTER TABLE new RENAME TO out")
-        result = thread.submit(step)
-        until(lambda: result.done() or database.rows(WAITS), "the rows wait for the table")
-        admin.execute("COMMIT")
-        with pytest.raises(StateError, match="not the target that was claimed: the table's oid was"):
-            result.result()
+    result = while_changed(database, "ALTER TABLE out RENAME TO old; ALTER TABLE new RENAME TO out", step)
+    with pytest.raises(StateError, match="not the target that was claimed: the table's oid was"):
+        result.result()
     assert database.rows("TABLE out") == [] and database.column("SELECT epoch FROM spark_ext.epochs") == [0]
     assert database.rows("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()") == []
     database.run("ALTER TABLE out RENAME TO new; ALTER TABLE old RENAME TO out")
-    again = claimed(Driver(driver.target, 2, options=options))
-    again.run(1, numbered(5, 10))
+    Driver(driver.target, 2, options=options).claim().run(1, numbered(5, 10))
     assert (driver.target.ids(), driver.target.leftovers()) == (list(range(10)), set())
 
 
@@ -105,15 +107,11 @@ def test_a_table_swapped_while_rows_wait_gets_none(database: Database, options: 
 def test_a_column_gets_another_type_while_rows_wait(database: Database, options: dict[str, str], error: str) -> None:
     """Rows of a binary COPY are encoded before the lock is there; the bytes of a bigint are those of a double too."""
     database.run("CREATE TABLE out (id bigint, name text)")
-    driver = claimed(Driver(PostgresTarget(database, **options)))
+    driver = Driver(PostgresTarget(database, **options)).claim()
     driver.run(0, numbered(0, 5))
-    with database.connect() as admin, ThreadPoolExecutor(1) as thread:
-        admin.execute("BEGIN; ALTER TABLE out ALTER id TYPE double precision")
-        result = thread.submit(driver.run, 1, numbered(5, 10))
-        until(lambda: result.done() or database.rows(WAITS), "the rows wait for the table")
-        admin.execute("COMMIT")
-        with pytest.raises(SparkExtError, match=error):
-            result.result()
+    alter = "ALTER TABLE out ALTER id TYPE double precision"
+    with pytest.raises(SparkExtError, match=error):
+        while_changed(database, alter, lambda: driver.run(1, numbered(5, 10))).result()
     assert driver.target.ids() == list(range(5)) and driver.target.leftovers() == set()
 
 
@@ -133,14 +131,11 @@ def test_bytes_of_a_type(
     database.run(f"CREATE TABLE out (id bigint, v {kind})")
     value = StringType() if isinstance(row, str) else DecimalType(10, 2)
     schema = StructType([StructField("id", LongType()), StructField("v", value)])
-    driver = claimed(Driver(PostgresTarget(database, **options), schema=schema))
-    with database.connect() as admin, ThreadPoolExecutor(1) as thread:
-        admin.execute(f"BEGIN; ALTER TABLE out ALTER v TYPE {alter}")
-        result = thread.submit(driver.run, 0, [{"id": 1, "v": row}])
-        until(lambda: result.done() or database.rows(WAITS), "the rows wait for the table")
-        admin.execute("COMMIT")
-        with suppress(SparkExtError):
-            result.result()
+    driver = Driver(PostgresTarget(database, **options), schema=schema).claim()
+    with suppress(SparkExtError):
+        while_changed(
+            database, f"ALTER TABLE out ALTER v TYPE {alter}", lambda: driver.run(0, [{"id": 1, "v": row}])
+        ).result()
     # What has a text of its own is that text after another attempt; the rest is refused.
     assert database.rows("SELECT v::text FROM out") in ([], [("{}",)])
 

@@ -15,8 +15,7 @@ from spark_ext.sinks.postgres_2pc.table import lacking, mapping, renamed
 from spark_ext.sinks.postgres_2pc.types import Column
 from spark_ext.testing.sink_driver import Driver, numbered
 from tests.servers.postgres import Database
-from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
-from tests.support.claims import claimed
+from tests.sinks.postgres_2pc.postgres_kit import WAYS, PostgresTarget
 
 WIDE = "id bigint, name string, at timestamp, tags array<string>, more struct<a:int>"
 ADD = {"schema_evolution": "add_columns"}
@@ -76,7 +75,7 @@ def test_a_mapping_that_does_not_fit_the_rows_is_refused(database: Database, giv
 )
 def test_rows_are_written_under_other_names(database: Database, way: dict[str, Any]) -> None:
     database.run('CREATE TABLE out ("Key" bigint PRIMARY KEY, name text, "id" int DEFAULT 7)')
-    one = claimed(driver(database, column_map="id=Key", **way))
+    one = driver(database, column_map="id=Key", **way).claim()
     one.run(0, numbered(0, 3), partitions=2)
     found = database.rows('SELECT "Key", name, id FROM out ORDER BY 1')
     assert [(row[0], row[2]) for row in found] == [(0, 7), (1, 7), (2, 7)]
@@ -86,7 +85,7 @@ def test_rows_are_written_under_other_names(database: Database, way: dict[str, A
 
 
 def test_a_new_table_has_the_new_names(database: Database) -> None:
-    one = claimed(driver(database, column_map='{"name": "a, b"}', mode="upsert", key="id", latest_by="a, b"))
+    one = driver(database, column_map='{"name": "a, b"}', mode="upsert", key="id", latest_by="a, b").claim()
     one.run(0, numbered(0, 3))
     assert len(database.column('SELECT "a, b" FROM out')) == 3
 
@@ -97,13 +96,10 @@ def test_columns_are_refused_unless_they_are_to_be_added(database: Database) -> 
         driver(database, WIDE, 2).claim()
 
 
-@pytest.mark.parametrize(
-    "way", [{}, {"inline_size": "1m"}, {"prepared": "true"}, {"mode": "upsert", "key": "id"}], ids=str
-)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_a_start_adds_the_columns_that_the_table_lacks(database: Database, way: dict[str, Any]) -> None:
-    first = claimed(driver(database, **way))
-    first.run(0, numbered(0, 2))
-    one = claimed(driver(database, WIDE, 2, **ADD, **way))
+    driver(database, **way).claim().run(0, numbered(0, 2))
+    one = driver(database, WIDE, 2, **ADD, **way).claim()
     kinds = database.rows(
         "SELECT attname::text, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute "
         "WHERE attrelid = 'out'::regclass AND attnum > 2 ORDER BY attnum"
@@ -117,29 +113,26 @@ def test_a_start_adds_the_columns_that_the_table_lacks(database: Database, way: 
     found = database.rows("SELECT id, tags, more FROM out ORDER BY id")
     assert [tuple(row) for row in found] == [(0, None, None), (1, None, None), (5, ["a"], {"a": 1})]
     # With fewer columns again: the others are null.
-    last = claimed(driver(database, "id bigint, tags array<string>", 3, **ADD, **way))
-    last.run(2, [{"id": 6, "tags": None}])
+    driver(database, "id bigint, tags array<string>", 3, **ADD, **way).claim().run(2, [{"id": 6, "tags": None}])
     assert database.column("SELECT id FROM out WHERE name IS NULL") == [6]
 
 
 @pytest.mark.parametrize("point", ["postgres.cleaned", "postgres.ready"])
 def test_an_interrupted_start_is_repeated(database: Database, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     """With a prepared transaction of the older start, which holds a lock on the table until it is cleaned up."""
-    first = claimed(driver(database, prepared="true"))
-    first.write(0, numbered(0, 2))
+    driver(database, prepared="true").claim().write(0, numbered(0, 2))
     with monkeypatch.context() as during:
         during.setenv(failpoints.VARIABLE, f"{point}=raise")
         with pytest.raises(Exception, match=r".*"):
             driver(database, WIDE, 2, **ADD).claim()
-    one = claimed(driver(database, WIDE, 3, lock_timeout="2000", **ADD))
+    one = driver(database, WIDE, 3, lock_timeout="2000", **ADD).claim()
     one.run(0, [{"id": 5, "name": "n", "at": None, "tags": None, "more": None}])
     assert one.target.ids() == [5]
 
 
 def test_outside_a_job_the_first_epoch_adds_them(database: Database) -> None:
     database.run("CREATE TABLE out (id bigint, name text)")
-    one = driver(database, WIDE, 0, **ADD)
-    one.run(0, [{"id": 5, "name": "n", "at": None, "tags": ["a"], "more": None}])
+    driver(database, WIDE, 0, **ADD).run(0, [{"id": 5, "name": "n", "at": None, "tags": ["a"], "more": None}])
     assert database.column("SELECT tags FROM out") == [["a"]]
 
 

@@ -12,7 +12,6 @@ from spark_ext.testing.sink_driver import NUMBERS, Driver
 from spark_ext.testing.source_kit import drive
 from tests.servers.postgres import USER, Database, PostgresServer
 from tests.sinks.postgres_2pc.postgres_kit import WAYS, PostgresTarget
-from tests.support.claims import claimed
 
 pytestmark = pytest.mark.usefixtures("states")
 
@@ -51,8 +50,7 @@ def test_texts_arrive_as_they_are(encoded: Database, how: str, monkeypatch: pyte
     for way, given in WAYS.items():
         target = PostgresTarget(encoded, way, **given)
         target.dsn += address
-        one = claimed(Driver(target, uid=way, schema=WORDS))
-        one.run(0, rows, partitions=2)
+        Driver(target, uid=way, schema=WORDS).claim().run(0, rows, partitions=2)
         with encoded.connect(client_encoding="utf8") as connection:
             said = connection.execute(f"SELECT id, convert_to(größe, 'UTF8') FROM {way} ORDER BY id").fetchall()
         assert said == [(row["id"], str(row["größe"]).encode()) for row in rows], way
@@ -60,29 +58,27 @@ def test_texts_arrive_as_they_are(encoded: Database, how: str, monkeypatch: pyte
         connection.execute("ALTER TABLE staged ADD PRIMARY KEY (größe)")
         connection.execute("ANALYZE staged")
     source = {"uid": "in", "dsn": encoded.dsn + address, "table": "staged", "key": "größe", "rows_per_channel": "9"}
-    read = drive(Postgres, source).all_rows().to_pylist()
-    assert sorted(read, key=lambda row: row["id"]) == rows
+    assert sorted(drive(Postgres, source).all_rows().to_pylist(), key=lambda row: row["id"]) == rows
 
 
 @pytest.mark.parametrize("encoded", ["LATIN1"], indirect=True)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_character_that_the_server_does_not_have_is_refused(encoded: Database, way: str) -> None:
     rows = [{"id": n, "name": "1 €" if n == 2 else "ä"} for n in range(5)]
-    one = claimed(Driver(PostgresTarget(encoded, **WAYS[way]), schema=NUMBERS, options={"redact": "true"}))
+    one = Driver(PostgresTarget(encoded, **WAYS[way]), schema=NUMBERS, options={"redact": "true"}).claim()
     with pytest.raises(DataError, match=r"(?s)row 3, column 'name'.*no equivalent in encoding") as refused:
         one.run(0, rows)
     assert "0xe2" not in str(refused.value), "a part of the value"
     assert one.target.ids() == []
     if way != "prepared":
         kit = BadRowsKit(PostgresTarget(encoded, "other", **WAYS[way]))
-        other = claimed(kit.driver())
-        other.run(0, rows)
+        kit.driver().claim().run(0, rows)
         kit.settle(0)
         assert (kit.target.ids(), kit.table()) == ([0, 1, 3, 4], [2])
 
 
 def test_statements_that_change_the_encoding_are_refused(database: Database) -> None:
-    one = claimed(Driver(PostgresTarget(database, pre_sql="SET client_encoding = 'LATIN1'"), schema=NUMBERS))
+    one = Driver(PostgresTarget(database, pre_sql="SET client_encoding = 'LATIN1'"), schema=NUMBERS).claim()
     with pytest.raises(ConfigurationError, match="'pre_sql' sets client_encoding"):
         one.run(0, [{"id": 1, "name": WORD}])
     assert one.target.ids() == []

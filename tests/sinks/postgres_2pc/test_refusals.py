@@ -1,7 +1,5 @@
 """`postgres_2pc` and input that does not fit: each refusal says what, where, what was kept and what to do."""
 
-from typing import Any
-
 import pytest
 from pyspark.sql import types as T
 
@@ -18,9 +16,8 @@ from spark_ext.errors import (
 )
 from spark_ext.sinks.postgres_2pc.sink import PostgresTwoPhaseCommit
 from spark_ext.testing.sink_driver import NUMBERS, Driver
-from tests.servers.postgres import PASSWORD, Database, PostgresServer
-from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget, driver
-from tests.support.claims import claimed
+from tests.servers.postgres import PASSWORD, Database, running
+from tests.sinks.postgres_2pc.postgres_kit import WAYS, PostgresTarget, driver
 
 
 def refused(options: dict[str, str], kind: type[SparkExtError], match: str) -> SparkExtError:
@@ -31,22 +28,18 @@ def refused(options: dict[str, str], kind: type[SparkExtError], match: str) -> S
     return found.value
 
 
-def test_a_wrong_password(database: Database) -> None:
-    options = {**database.options, "password": "w" + PASSWORD}
-    error = refused(options, ConfigurationError, "password authentication failed")
-    assert f"127.0.0.1:{database.server.port}/{database.name}" in error.operator
-
-
 @pytest.mark.parametrize(
-    ("changed", "match"),
-    [({"dbname": "nowhere"}, "database .nowhere. does not exist"), ({"user": "nobody"}, "authentication failed")],
+    ("changed", "kind", "match"),
+    [
+        ({"dbname": "nowhere"}, ConfigurationError, "database .nowhere. does not exist"),
+        ({"user": "nobody"}, ConfigurationError, "authentication failed"),
+        ({"password": "w" + PASSWORD}, ConfigurationError, "password authentication failed"),
+        ({"port": "1"}, StorageError, "is unavailable"),
+    ],
 )
-def test_a_wrong_name(database: Database, changed: dict[str, str], match: str) -> None:
-    refused({**database.options, **changed}, ConfigurationError, match)
-
-
-def test_no_server_there_is_transient(database: Database) -> None:
-    refused({**database.options, "port": "1"}, StorageError, "is unavailable")
+def test_a_wrong_name(database: Database, changed: dict[str, str], kind: type[SparkExtError], match: str) -> None:
+    given = {**database.options, **changed}
+    assert f"127.0.0.1:{given['port']}/{given['dbname']}" in refused(given, kind, match).operator
 
 
 @pytest.mark.parametrize(
@@ -95,15 +88,12 @@ def test_options_that_exclude_each_other(database: Database) -> None:
 
 def test_a_server_without_prepared_transactions() -> None:
     """A server of its own, because the setting needs a restart."""
-    server = PostgresServer({"max_prepared_transactions": "0"})
-    try:
-        database = server.create().database()
+    with running({"max_prepared_transactions": "0"}) as server:
+        database = server.database()
         with pytest.raises(ConfigurationError, match="max_prepared_transactions = 0") as found:
             driver(database, prepared="true").claim()
         assert "postgresql.conf" in found.value.do
         driver(database).claim()
-    finally:
-        server.close()
 
 
 @pytest.mark.parametrize(
@@ -126,16 +116,10 @@ def test_a_table_that_does_not_take_the_rows(database: Database, table: str | No
 
 
 @pytest.mark.parametrize(
-    "index",
-    [
-        "",
-        "CREATE UNIQUE INDEX ON out (id) WHERE id > 0",
-        "CREATE UNIQUE INDEX ON out (id, name)",
-        "CREATE INDEX ON out (id)",
-    ],
+    "index", ["", "UNIQUE INDEX ON out (id) WHERE id > 0", "UNIQUE INDEX ON out (id, name)", "INDEX ON out (id)"]
 )
 def test_an_upsert_without_a_unique_index_on_its_key(database: Database, index: str) -> None:
-    database.run("CREATE TABLE out (id bigint, name text)", *filter(None, [index]))
+    database.run("CREATE TABLE out (id bigint, name text)", *([f"CREATE {index}"] if index else []))
     with pytest.raises(ConfigurationError, match=r"no unique index on exactly \(id\)") as found:
         driver(database, mode="upsert", key="id").claim()
     database.run(found.value.do.partition(",")[0])
@@ -151,7 +135,7 @@ def test_a_role_without_rights(database: Database) -> None:
     database.run("CREATE TABLE out (id bigint, name text)")
     with database.server.admin(database.name) as admin:
         admin.execute("ALTER TABLE out OWNER TO postgres")
-    one = claimed(driver(database))
+    one = driver(database).claim()
     with pytest.raises(ConfigurationError, match="permission denied for table out"):
         one.run(0, [{"id": 1, "name": "n"}])
 
@@ -171,13 +155,9 @@ def test_a_value_that_does_not_fit_is_named(database: Database, way: str, table:
     good = {"uuid": "0189f7e5-9a3c-7000-8000-000000000000", "json": "{}", "mood": "ok"}
     fine = next((text for name, text in good.items() if f"name {name}" in table), "abc")
     database.run(*table.split("; "))
-    options: dict[str, Any] = {
-        "prepared": str(way == "prepared").lower(),
-        "inline_size": "1m" if way == "inline" else "0",
-    }
     rows = [{"id": n, "name": value if n == 1500 else fine} for n in range(3000)]
     for redact in (False, True):
-        one = claimed(driver(database, **options, redact=str(redact).lower()))
+        one = driver(database, **WAYS[way], redact=str(redact).lower()).claim()
         with pytest.raises(DataError, match=match) as found:
             one.run(0, rows)
         assert "row 1501" in found.value.what
@@ -193,17 +173,13 @@ def test_a_value_that_does_not_fit_is_named(database: Database, way: str, table:
 @pytest.mark.parametrize("way", ["staged", "prepared", "inline"])
 def test_a_violated_constraint_fails_the_epoch_whole(database: Database, way: str) -> None:
     database.run("CREATE TABLE out (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'))")
-    options: dict[str, Any] = {
-        "prepared": str(way == "prepared").lower(),
-        "inline_size": "1m" if way == "inline" else "0",
-    }
-    one = claimed(driver(database, **options))
+    one = driver(database, **WAYS[way]).claim()
     one.run(0, [{"id": 1, "name": "a"}])
     with pytest.raises(DataError, match=r"duplicate key value .*Key \(id\)=\(1\)|row 2.*duplicate key"):
         one.run(1, [{"id": 2, "name": "b"}, {"id": 1, "name": "again"}])
     with pytest.raises(DataError, match="violates check constraint"):
         one.run(1, [{"id": 3, "name": "bad"}])
-    redacted = driver(database, **options, redact="true")
+    redacted = driver(database, **WAYS[way], redact="true")
     with pytest.raises(DataError) as found:
         redacted.run(1, [{"id": 77_777, "name": "bad"}])
     assert "77777" not in str(found.value)
@@ -213,7 +189,7 @@ def test_a_violated_constraint_fails_the_epoch_whole(database: Database, way: st
 
 
 def test_two_rows_of_one_key_in_an_epoch_are_refused(database: Database) -> None:
-    one = claimed(driver(database, mode="upsert", key="id"))
+    one = driver(database, mode="upsert", key="id").claim()
     with pytest.raises(DataError, match="cannot affect row a second time"):
         one.run(0, [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}], partitions=2)
     assert one.target.rows() == []
@@ -224,7 +200,7 @@ def test_a_disk_that_is_full_is_transient(database: Database) -> None:
     with database.server.small_tablespace("2m") as space:
         try:
             database.run(f"CREATE TABLE out (id bigint, name text) TABLESPACE {space}")
-            one = claimed(driver(database, commit_attempts="2", commit_backoff="1"))
+            one = driver(database, commit_attempts="2", commit_backoff="1").claim()
             one.run(0, [{"id": 0, "name": "a"}])
             big = [{"id": n, "name": "x" * 100} for n in range(30_000)]
             with pytest.raises(CommitError, match=r"[Nn]o space left|could not extend"):
@@ -240,6 +216,5 @@ def test_a_disk_that_is_full_is_transient(database: Database) -> None:
 
 def test_odd_names_are_names_as_any_other(database: Database) -> None:
     schema = T.StructType([T.StructField("Order Id", T.LongType()), T.StructField('a"b', T.StringType())])
-    one = claimed(Driver(PostgresTarget(database, table='"Odd Name"'), schema=schema))
-    one.run(0, [{"Order Id": 1, 'a"b': "x"}])
+    Driver(PostgresTarget(database, table='"Odd Name"'), schema=schema).claim().run(0, [{"Order Id": 1, 'a"b': "x"}])
     assert database.rows('SELECT "Order Id", "a""b" FROM "Odd Name"') == [(1, "x")]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tenacity
 from pyspark.sql import types as T
 
 from spark_ext import failpoints
@@ -23,7 +24,6 @@ from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered, run_epoch
 from spark_ext.testing.source_kit import drive
 from tests.servers.postgres import Database
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget, driver
-from tests.support.claims import claimed
 
 UTC = datetime.timezone.utc
 JULY = datetime.datetime(2024, 7, 1, tzinfo=UTC)
@@ -75,7 +75,7 @@ def test_each_type_arrives_as_it_is(database: Database, inline: str) -> None:
         {"n": n, "d": n % 10, **{name: fit[2][n % len(fit[2])] for name, fit in zip(names, FITS, strict=True)}}
         for n in range(count)
     ]
-    one = claimed(driver(database, schema, inline_size=inline))
+    one = driver(database, schema, inline_size=inline).claim()
     one.run(0, rows)
     one.run(1, [{**row, "n": row["n"] + count} for row in rows], partitions=3)
     for row in database.table("out"):
@@ -86,8 +86,7 @@ def test_each_type_arrives_as_it_is(database: Database, inline: str) -> None:
 
 def test_columns_that_are_not_given_get_their_default(database: Database) -> None:
     database.run("CREATE TABLE out (at timestamptz NOT NULL DEFAULT now(), nr serial, name text, more text, id bigint)")
-    one = claimed(driver(database))
-    one.run(0, numbered(0, 3))
+    driver(database).claim().run(0, numbered(0, 3))
     assert database.rows("SELECT nr, id, name, more, at IS NULL FROM out ORDER BY nr") == [
         (n + 1, n, f"n{n}", None, False) for n in range(3)
     ]
@@ -95,8 +94,7 @@ def test_columns_that_are_not_given_get_their_default(database: Database) -> Non
 
 def test_large_batches_are_cut(database: Database) -> None:
     """So that the offsets of Arrow's arrays do not overflow; the row of a misfit is still the right one."""
-    one = claimed(driver(database))
-    one.run(0, [{"id": n, "name": chr(97 + n % 26) * 1_000_000} for n in range(80)])
+    driver(database).claim().run(0, [{"id": n, "name": chr(97 + n % 26) * 1_000_000} for n in range(80)])
     assert database.rows("SELECT count(*), sum(length(name)), count(DISTINCT name) FROM out") == [(80, 80_000_000, 26)]
 
 
@@ -116,8 +114,7 @@ def test_a_service_file_names_the_server(database: Database, tmp_path: Path, mon
     lines = "".join(f"{name}={value}\n" for name, value in database.options.items())
     (tmp_path / "services").write_text(f"[shop]\n{lines}")
     monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
-    sink = PostgresTwoPhaseCommit({"uid": "out", "table": "out", "service": "shop"})
-    sink.validate(NUMBERS)
+    PostgresTwoPhaseCommit({"uid": "out", "table": "out", "service": "shop"}).validate(NUMBERS)
     database.run("CREATE TABLE out (id bigint PRIMARY KEY)", "INSERT INTO out VALUES (1), (2)")
     trace = drive(Postgres, {"uid": "in", "table": "out", "service": "shop"})
     assert sorted(row["id"] for row in trace.all_rows().to_pylist()) == [1, 2]
@@ -127,7 +124,7 @@ def test_a_service_file_names_the_server(database: Database, tmp_path: Path, mon
 
 @pytest.mark.parametrize("inline", ["0", "1m"])
 def test_upsert_replaces_rows_of_the_same_key(database: Database, inline: str) -> None:
-    one = claimed(driver(database, mode="upsert", key="id", inline_size=inline))
+    one = driver(database, mode="upsert", key="id", inline_size=inline).claim()
     one.run(0, numbered(0, 5))
     database.run("ALTER TABLE out ADD note text DEFAULT 'kept'", "UPDATE out SET note = 'mine' WHERE id = 3")
     one.run(1, [{"id": n, "name": "new"} for n in range(3, 7)], partitions=2)
@@ -141,7 +138,7 @@ def test_upsert_replaces_rows_of_the_same_key(database: Database, inline: str) -
 @pytest.mark.parametrize("inline", ["0", "1m"])
 def test_upsert_by_the_latest(database: Database, inline: str) -> None:
     schema = columns("shop string, id bigint, at int, name string")
-    one = claimed(driver(database, schema, mode="upsert", key="id, shop", latest_by="at", inline_size=inline))
+    one = driver(database, schema, mode="upsert", key="id, shop", latest_by="at", inline_size=inline).claim()
 
     def put(epoch: int, *rows: tuple[str, int, int | None, str]) -> None:
         one.run(epoch, [dict(zip(schema.names, row, strict=True)) for row in rows], partitions=2)
@@ -152,14 +149,14 @@ def test_upsert_by_the_latest(database: Database, inline: str) -> None:
 
 
 def test_upsert_of_nothing_but_the_key(database: Database) -> None:
-    one = claimed(driver(database, columns("id bigint"), mode="upsert", key="id"))
+    one = driver(database, columns("id bigint"), mode="upsert", key="id").claim()
     one.run(0, [{"id": 1}])
     one.run(1, [{"id": 1}, {"id": 2}])
     assert one.target.ids() == [1, 2]
 
 
 def test_staged_rows_emptied_by_a_server_crash_are_noticed(database: Database) -> None:
-    one = claimed(driver(database))
+    one = driver(database).claim()
     one.run(0, numbered(0, 5))
     messages = [one.write(1, numbered(5, 10))]
     database.server.kill()
@@ -173,7 +170,7 @@ def test_staged_rows_emptied_by_a_server_crash_are_noticed(database: Database) -
 
 
 def test_a_staging_table_that_is_gone_is_noticed(database: Database) -> None:
-    one = claimed(driver(database))
+    one = driver(database).claim()
     messages = [one.write(0, numbered(0, 5))]
     (name,) = one.target.leftovers()
     database.run(f"DROP TABLE spark_ext.{name}")
@@ -188,13 +185,13 @@ def test_rows_that_a_trigger_keeps_out_are_not_lost_ones(database: Database) -> 
         "$$ BEGIN IF NEW.id = 2 THEN RETURN NULL; END IF; RETURN NEW; END $$",
         "CREATE TRIGGER skip BEFORE INSERT ON out FOR EACH ROW EXECUTE FUNCTION skip()",
     )
-    one = claimed(driver(database))
+    one = driver(database).claim()
     one.run(0, numbered(0, 5))
     assert one.target.ids() == [0, 1, 3, 4]
 
 
 def test_prepared_rows_survive_a_crash_of_the_server(database: Database) -> None:
-    one = claimed(driver(database, prepared="true"))
+    one = driver(database, prepared="true").claim()
     messages = [one.write(0, numbered(0, 5)), one.write(0, numbered(5, 10), partition=1)]
     database.server.kill()
     database.server.start()
@@ -205,9 +202,7 @@ def test_prepared_rows_survive_a_crash_of_the_server(database: Database) -> None
 
 def test_a_server_that_is_away_is_waited_for(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real stop and start between two attempts; the kept connection is found dead and created again."""
-    import tenacity
-
-    one = claimed(driver(database))
+    one = driver(database).claim()
     messages = [one.write(0, numbered(0, 5))]
     server = database.server
     server.stop()
@@ -242,34 +237,32 @@ def test_a_connection_that_is_ended_in_the_middle_of_the_commit(database: Databa
     assert PostgresTarget(database).ids() == list(range(5))
 
 
+STARTED = "SELECT pid FROM pg_stat_activity WHERE application_name ~ '^spark_ext:' AND datname = current_database()"
+
+
 def test_connections_are_kept_over_epochs(database: Database) -> None:
     pg_connection.forget()
-    one = claimed(driver(database))
-    started = "SELECT pid FROM pg_stat_activity WHERE application_name ~ '^spark_ext:' AND datname = current_database()"
-    before = database.column(started)
+    one = driver(database).claim()
+    before = database.column(STARTED)
     for epoch in range(3):
         one.run(epoch, numbered(epoch, epoch + 1))
-    assert database.column(started) == before and len(before) == 1
+    assert database.column(STARTED) == before and len(before) == 1
     database.run(f"SELECT pg_terminate_backend({before[0]})")
     one.run(3, numbered(3, 4))
     assert one.target.ids() == [0, 1, 2, 3]
-    assert database.column(started) != before
+    assert database.column(STARTED) != before
 
 
 def test_a_process_that_serves_many_sinks_keeps_few_connections(database: Database) -> None:
     """One job after the other in one driver: their idle connections would use the server's up."""
     for number in range(12):
-        one = claimed(Driver(PostgresTarget(database, f"t{number}"), uid=f"out-{number}"))
-        one.run(0, numbered(0, 2))
-    there = (
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name ~ '^spark_ext:' AND datname = current_database()"
-    )
-    assert database.column(there)[0] <= 4
+        Driver(PostgresTarget(database, f"t{number}"), uid=f"out-{number}").claim().run(0, numbered(0, 2))
+    assert len(database.column(STARTED)) <= 4
 
 
 def test_a_decision_is_finished_by_whoever_comes_next(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """The epoch's transaction is committed, its parts are not: the same incarnation repeats it, without a claim."""
-    one = claimed(driver(database, prepared="true", commit_attempts="1"))
+    one = driver(database, prepared="true", commit_attempts="1").claim()
     messages = [one.write(0, numbered(n * 5, n * 5 + 5), partition=n) for n in range(3)]
     monkeypatch.setenv(failpoints.VARIABLE, "postgres.part_committed=raise")
     with pytest.raises(CommitError):
@@ -277,8 +270,7 @@ def test_a_decision_is_finished_by_whoever_comes_next(database: Database, monkey
     monkeypatch.delenv(failpoints.VARIABLE)
     assert len(one.target.ids()) == 5, "not atomic over several of them"
     assert len(one.target.leftovers()) == 2
-    anew = [one.write(0, numbered(0, 15))]
-    one.commit(anew, 0)
+    one.commit([one.write(0, numbered(0, 15))], 0)
     assert one.outcomes == [CommitOutcome.ALREADY_COMMITTED]
     assert one.target.ids() == list(range(15)) and one.target.leftovers() == set()
     assert database.rows("TABLE spark_ext.decided") == database.rows("TABLE spark_ext.parts") == []
@@ -287,7 +279,7 @@ def test_a_decision_is_finished_by_whoever_comes_next(database: Database, monkey
 def test_a_lost_attempt_does_not_hold_the_next_one_up(database: Database) -> None:
     """Its rows are in an index already, in doubt: the next attempt at the partition rolls it back and continues."""
     database.run("CREATE TABLE out (id bigint PRIMARY KEY, name text)")
-    one = claimed(driver(database, prepared="true", lock_timeout="10 s"))
+    one = driver(database, prepared="true", lock_timeout="10 s").claim()
     one.write(0, numbered(0, 5), attempt=1)
     other = one.write(0, numbered(5, 10), partition=1)
     one.commit([one.write(0, numbered(0, 5), attempt=2), other], 0)
@@ -295,7 +287,7 @@ def test_a_lost_attempt_does_not_hold_the_next_one_up(database: Database) -> Non
 
 
 def test_a_prepared_transaction_that_somebody_rolled_back(database: Database) -> None:
-    one = claimed(driver(database, prepared="true"))
+    one = driver(database, prepared="true").claim()
     messages = [one.write(0, numbered(0, 5))]
     (gid,) = one.target.leftovers()
     database.run(f"ROLLBACK PREPARED '{gid}'")
@@ -318,11 +310,10 @@ def test_a_task_of_an_older_incarnation_prepares_nothing(database: Database) -> 
 
 
 def test_the_record_says_what_was_committed(database: Database) -> None:
-    one = claimed(driver(database))
+    one = driver(database).claim()
     one.run(0, numbered(0, 5))
     one.run(1, numbered(5, 6))
-    application = f"spark_ext:out:0:{one.query_id}"
     assert database.rows("SELECT sink, target, application, epoch, incarnation, rows FROM spark_ext.epochs") == [
-        ("out", "public.out", application, 1, 1, 1)
+        ("out", "public.out", f"spark_ext:out:0:{one.query_id}", 1, 1, 1)
     ]
     assert database.rows("SELECT job, job_id, incarnation FROM spark_ext.sinks") == [("job", "job-1", 1)]

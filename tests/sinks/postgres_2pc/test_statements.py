@@ -11,7 +11,6 @@ from spark_ext.sinks.postgres_2pc.statements import check, split
 from spark_ext.testing.sink_driver import Driver, numbered
 from tests.servers.postgres import Database
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
-from tests.support.claims import claimed
 
 SETUP = "CREATE INDEX made_once ON out (id); INSERT INTO log VALUES ('setup')"
 PRE = "INSERT INTO log SELECT 'pre ' || count(*) FROM out"
@@ -101,7 +100,7 @@ def test_they_do_not_go_with_prepared_transactions(name: str) -> None:
 
 @pytest.mark.parametrize("inline", ["0", "1m"], ids=["staged", "inline"])
 def test_before_and_after_the_rows_of_each_epoch_that_has_some(database: Database, inline: str) -> None:
-    one = claimed(driver(database, setup_sql=SETUP, pre_sql=PRE, post_sql=POST, inline_size=inline))
+    one = driver(database, setup_sql=SETUP, pre_sql=PRE, post_sql=POST, inline_size=inline).claim()
     assert log(database) == ["setup"]
     one.run(0, numbered(0, 5), partitions=2)
     one.run(1, [])
@@ -113,13 +112,13 @@ def test_before_and_after_the_rows_of_each_epoch_that_has_some(database: Databas
 @pytest.mark.parametrize("point", ["postgres.before_commit", "postgres.recorded", "postgres.committed"])
 def test_a_repeated_epoch_runs_them_once(database: Database, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     options = {"pre_sql": PRE, "post_sql": POST, "commit_attempts": "1"}
-    one = claimed(driver(database, 1, **options))
+    one = driver(database, 1, **options).claim()
     messages = [one.write(0, numbered(0, 5))]
     with monkeypatch.context() as during:
         during.setenv(failpoints.VARIABLE, f"{point}=raise")
         with pytest.raises(Exception, match=r".*"):
             one.commit(messages, 0)
-    two = claimed(driver(database, 2, **options))
+    two = driver(database, 2, **options).claim()
     two.run(0, numbered(0, 5))
     assert log(database) == ["pre 0", "post 5"]
     assert two.target.ids() == list(range(5))
@@ -154,7 +153,7 @@ def test_outside_a_job_the_setup_runs_with_the_first_epoch(database: Database) -
 
 
 def test_a_statement_that_fails_leaves_nothing_of_the_epoch(database: Database) -> None:
-    one = claimed(driver(database, post_sql="UPDATE nowhere SET a = 1"))
+    one = driver(database, post_sql="UPDATE nowhere SET a = 1").claim()
     with pytest.raises(ConfigurationError, match=r"does not execute the option 'post_sql': .*nowhere.* does not exist"):
         one.run(0, numbered(0, 5))
     assert one.target.ids() == []
@@ -176,14 +175,13 @@ def test_a_setup_that_fails_is_tried_again_by_the_next_start(database: Database)
 def test_a_transaction_whose_end_the_check_missed_is_reported(database: Database) -> None:
     """By a setting of the server, a backslash hides a quote."""
     database.run(f'ALTER DATABASE "{database.name}" SET standard_conforming_strings = off')
-    text = r"SELECT 'a\''; COMMIT; SELECT '"
-    one = claimed(driver(database, post_sql=text))
+    one = driver(database, post_sql=r"SELECT 'a\''; COMMIT; SELECT '").claim()
     with pytest.raises(Exception, match=r"option 'post_sql' has ended the transaction|does not execute the option"):
         one.run(0, numbered(0, 5))
 
 
 def test_too_slow_a_statement_is_transient_and_names_the_option(database: Database) -> None:
-    one = claimed(driver(database, post_sql="SELECT pg_sleep(30)", statement_timeout="200", commit_attempts="1"))
+    one = driver(database, post_sql="SELECT pg_sleep(30)", statement_timeout="200", commit_attempts="1").claim()
     with pytest.raises(CommitError, match=r"longer than statement_timeout") as failed:
         one.run(0, numbered(0, 5))
     assert isinstance(failed.value.__cause__, StorageError) or "STORAGE" in str(failed.value)
@@ -192,6 +190,6 @@ def test_too_slow_a_statement_is_transient_and_names_the_option(database: Databa
 
 def test_a_limit_of_the_role_is_lifted_by_zero(database: Database) -> None:
     database.run(f'ALTER DATABASE "{database.name}" SET statement_timeout = 300')
-    one = claimed(driver(database, post_sql="SELECT pg_sleep(0.5)", statement_timeout="0"))
+    one = driver(database, post_sql="SELECT pg_sleep(0.5)", statement_timeout="0").claim()
     one.run(0, numbered(0, 5))
     assert one.target.ids() == list(range(5))

@@ -8,11 +8,9 @@ import pytest
 
 from spark_ext.errors import ConfigurationError, DataError, PreparedLostError
 from spark_ext.schemas.ddl import columns
-from spark_ext.sinks.contract import Claim
 from spark_ext.testing.sink_driver import Driver, numbered
 from tests.servers.postgres import Database
 from tests.sinks.postgres_2pc.postgres_kit import WAYS, PostgresTarget, driver, written
-from tests.support.claims import claimed
 
 POLICY = (
     "CREATE TABLE out (id bigint, name text)",
@@ -31,7 +29,7 @@ RULE = (
 def test_row_level_security_holds_whichever_way_rows_take(database: Database, way: str) -> None:
     """COPY refuses it: a small epoch would fail where a large one passes."""
     database.run(*POLICY)
-    one = claimed(driver(database, **WAYS[way]))
+    one = driver(database, **WAYS[way]).claim()
     one.run(0, numbered(0, 5), partitions=2)
     assert one.target.ids() == list(range(5))
     with pytest.raises(ConfigurationError, match="violates row-level security policy"):
@@ -42,7 +40,7 @@ def test_row_level_security_holds_whichever_way_rows_take(database: Database, wa
 @pytest.mark.parametrize("way", ["staged", "inline"])
 def test_a_rule_is_heeded_whichever_way_rows_take(database: Database, way: str) -> None:
     database.run(*RULE)
-    one = claimed(driver(database, **WAYS[way]))
+    one = driver(database, **WAYS[way]).claim()
     one.run(0, numbered(0, 5))
     assert one.target.ids() == sorted(database.column("SELECT id FROM log")) == list(range(5))
 
@@ -57,7 +55,7 @@ def test_prepared_refuses_what_copy_does_not_heed(database: Database, made: tupl
 def test_lost_staged_rows_are_noticed_beside_inline_ones(database: Database) -> None:
     """As many rows inline as are lost: a count of all inserted rows would see nothing."""
     database.run(*POLICY)
-    one = claimed(driver(database))
+    one = driver(database).claim()
     staged = one.write(0, numbered(0, 5))
     one.options = {"inline_size": "1m"}
     inline = one.write(0, numbered(5, 10), partition=1)
@@ -75,7 +73,7 @@ def test_values_for_a_generated_always_identity_are_refused(database: Database, 
         driver(database, **WAYS[way]).claim()
     given: dict[str, Any] = {"name": "a"}
     if way != "upsert":
-        one = claimed(Driver(PostgresTarget(database, **WAYS[way]), schema=columns("name string")))
+        one = Driver(PostgresTarget(database, **WAYS[way]), schema=columns("name string")).claim()
         one.run(0, [given, given])
         assert one.target.ids() == [1, 2]
 
@@ -87,7 +85,7 @@ def test_a_partitioned_table_takes_rows_in_each_way(database: Database, way: str
         "CREATE TABLE low PARTITION OF out FOR VALUES FROM (0) TO (3)",
         "CREATE TABLE high PARTITION OF out FOR VALUES FROM (3) TO (10)",
     )
-    one = claimed(driver(database, **WAYS[way]))
+    one = driver(database, **WAYS[way]).claim()
     one.run(0, numbered(0, 5), partitions=2)
     assert one.target.ids() == list(range(5))
     with pytest.raises(DataError, match=r'no partition of relation "out" found'):
@@ -100,7 +98,7 @@ def test_a_partitioned_table_takes_rows_in_each_way(database: Database, way: str
 def test_a_null_in_an_upserts_key_is_refused(database: Database, inline: str, latest: dict[str, str]) -> None:
     """No two nulls are equal: such rows would be added again by each epoch, and joined into one within an epoch."""
     database.run("CREATE TABLE out (id bigint, name text)", "CREATE UNIQUE INDEX ON out (id)")
-    one = claimed(driver(database, mode="upsert", key="id", inline_size=inline, **latest))
+    one = driver(database, mode="upsert", key="id", inline_size=inline, **latest).claim()
     rows = [*numbered(0, 2), {"id": None, "name": "a"}, {"id": None, "name": "b"}]
     with pytest.raises(DataError, match=r"row 3, column 'id', value .*'a'.*: the key of an upsert may not be null"):
         one.run(0, rows)
@@ -124,7 +122,7 @@ def test_a_null_key_is_refused_in_a_row_that_cannot_be_shown(database: Database,
 @pytest.mark.parametrize("way", WAYS)
 def test_settings_of_a_database_change_nothing(database: Database, way: str, setting: str) -> None:
     database.run(f"ALTER DATABASE {database.name} SET {setting}")
-    one = claimed(Driver(PostgresTarget(database, "public.out", **WAYS[way])))
+    one = Driver(PostgresTarget(database, "public.out", **WAYS[way])).claim()
     one.run(0, numbered(0, 5))
     assert one.target.ids() == list(range(5))
 
@@ -150,7 +148,7 @@ def test_a_table_whose_partition_a_crash_empties_is_refused(database: Database) 
 
 
 def test_a_table_that_becomes_unlogged_later_is_refused(database: Database) -> None:
-    one = claimed(driver(database))
+    one = driver(database).claim()
     one.run(0, numbered(0, 3))
     database.run("ALTER TABLE out SET UNLOGGED")
     with pytest.raises(ConfigurationError, match="the table 'out' is unlogged") as refused:
@@ -162,17 +160,13 @@ def test_a_table_that_becomes_unlogged_later_is_refused(database: Database) -> N
 
 
 def test_a_temporary_table_is_refused(database: Database) -> None:
-    schema = columns("id bigint, name string")
-    sink = PostgresTarget(database, "pg_temp.out", create_table="true").sink()
-    sink.validate(schema)
     with pytest.raises(ConfigurationError, match=r"the table 'pg_temp\.out' is temporary"):
-        sink.claim(Claim("out", "job", "job-1", 1, 0))
+        driver(database, table="pg_temp.out", create_table="true").claim()
 
 
 def test_another_connections_application_name_changes_nothing(database: Database) -> None:
     one = driver(database)
-    mark = one.target.sink()._mark  # type: ignore[attr-defined]
-    name = f"spark_ext:{mark}:{'9' * 20}"
+    name = f"spark_ext:{one.target.sink()._mark}:{'9' * 20}"  # type: ignore[attr-defined]
     with psycopg.connect(database.dsn, application_name=name) as other:
         one.claim()
         one.run(0, numbered(0, 3))

@@ -21,7 +21,6 @@ from spark_ext.sinks.postgres_2pc.types import new_type, takes
 from spark_ext.testing.sink_driver import Driver
 from tests.servers.postgres import Database, PostgresServer
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
-from tests.support.claims import claimed
 from tests.values.cells import check_cell
 from tests.values.forms import SIMPLE, Column, batch_of, columns, from_json
 from tests.values.table import BAD, SINKS, TYPES, VALUES, Row, words
@@ -52,6 +51,11 @@ def read(target: PostgresTarget, kind: T.DataType, where: str = "true", column: 
     return [None if row["v"] is None else made(row["v"]) for row in found]
 
 
+def committed(target: PostgresTarget, schema: T.StructType, batch: pa.RecordBatch) -> None:
+    driver = Driver(target, schema=schema).claim()
+    driver.commit([driver.write_batches(0, iter([batch]))], 0)
+
+
 @pytest.fixture(scope="module")
 def tables(postgres: PostgresServer) -> Iterator[tuple[Database, Iterator[str]]]:
     made = postgres.database()
@@ -65,9 +69,7 @@ def test_each_cell_is_what_the_sink_does(tables: tuple[Database, Iterator[str]],
 
     def put(kind: T.DataType, values: list[Any]) -> list[Any]:
         target = PostgresTarget(database, next(names), inline_size="1m")
-        schema, batch = batch_of(kind, values)
-        driver = claimed(Driver(target, schema=schema))
-        driver.commit([driver.write_batches(0, iter([batch]))], 0)
+        committed(target, *batch_of(kind, values))
         return read(target, kind)
 
     check_cell("postgres_2pc", row, put)
@@ -118,7 +120,7 @@ CHANGED: list[tuple[str, str, list[Any], Any]] = [
 def test_what_the_server_would_change(database: Database, declared: str, kind: str, good: list[Any], bad: Any) -> None:
     database.run(f"CREATE TABLE out (id bigint, v {declared})")
     target = PostgresTarget(database, inline_size="1m")
-    one = claimed(Driver(target, schema=ddl(f"id bigint, v {kind}")))
+    one = Driver(target, schema=ddl(f"id bigint, v {kind}")).claim()
     rows = [{"id": number, "v": value} for number, value in enumerate([*good, None])]
     one.run(0, rows)
     if declared != "uuid":
@@ -139,8 +141,7 @@ def test_what_the_server_would_change(database: Database, declared: str, kind: s
     ],
 )
 def test_xml_that_would_be_read_in_another_encoding_is_refused(text: str, taken: bool) -> None:
-    batch = pa.record_batch({"v": pa.array([None, text])})
-    sent = encode(batch, [PostgresColumn("v", "xml", "xml")])
+    sent = encode(pa.record_batch({"v": pa.array([None, text])}), [PostgresColumn("v", "xml", "xml")])
     if taken:
         assert text.encode() in b"".join(sent)
     else:
@@ -167,9 +168,7 @@ def test_numbers_in_documents_are_decimal(database: Database) -> None:
     kind = T.StructType([T.StructField("x", T.DoubleType()), T.StructField("n", T.LongType())])
     numbers = ["5e-324", "1.7976931348623157e+308", "0.1", "1e+16", "0.0", "-0.0"]
     target = PostgresTarget(database, "t")
-    schema, batch = batch_of(kind, [{"x": number, "n": 2**63 - 1} for number in numbers])
-    driver = claimed(Driver(target, schema=schema))
-    driver.commit([driver.write_batches(0, iter([batch]))], 0)
+    committed(target, *batch_of(kind, [{"x": number, "n": 2**63 - 1} for number in numbers]))
     assert read(target, kind) == [{"x": number.removeprefix("-"), "n": 2**63 - 1} for number in numbers]
 
 
@@ -177,9 +176,7 @@ def test_intervals_in_arrays_are_those_of_the_query(database: Database) -> None:
     micros = timedelta(microseconds=1)
     values = [[0, None, -1, 86_400_000_000], [], None, [2**62]]
     target = PostgresTarget(database, "t")
-    schema, batch = batch_of(T.ArrayType(T.DayTimeIntervalType()), values)
-    driver = claimed(Driver(target, schema=schema))
-    driver.commit([driver.write_batches(0, iter([batch]))], 0)
+    committed(target, *batch_of(T.ArrayType(T.DayTimeIntervalType()), values))
     found = [row["v"] for row in target.query("SELECT v FROM t ORDER BY id")]
     assert found == [of and [one if one is None else one * micros for one in of] for of in values]
     assert target.query("SELECT v[4]::text AS v FROM t WHERE id = 0") == [{"v": "24:00:00"}], "as it came, in hours"

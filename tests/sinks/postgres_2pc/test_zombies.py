@@ -2,8 +2,8 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from spark_ext.testing.children import Child, frozen, was_fenced
 from spark_ext.testing.sink_driver import Driver, SinkTarget, numbered
 from tests.servers.postgres import PASSWORD, Database
 from tests.sinks.postgres_2pc.postgres_kit import WAYS, PostgresTarget
-from tests.support.claims import claimed
 from tests.support.waiting import until
 
 
@@ -35,20 +34,20 @@ def commit(target: SinkTarget, messages: list[Any]) -> None:
 
 def test_a_late_attempt_at_a_task_does_not_undo_what_is_decided(database: Database, tmp_path: Path) -> None:
     """It has looked at what its twin prepared and at the decisions; then the twin's epoch is decided on."""
-    one = claimed(prepared(database))
+    one = prepared(database).claim()
     messages = [one.write(0, numbered(0, 5)), one.write(0, numbered(5, 10), partition=1)]
     gate = tmp_path / "decided"
     waiting = (
         "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' "
         "AND query LIKE '%spark_ext.sinks%'"
     )
-    with frozen(tmp_path, "postgres.giving_up", write, one.target, 1, 0, 0, 5, 1) as late:
-        freeze = {failpoints.VARIABLE: f"postgres.recorded=wait:{gate}"}
-        with Child(commit, one.target, messages, env=freeze) as driver:
-            until(lambda: gate.with_name("decided.waiting").exists() or database.rows(waiting), "the driver decides")
-            late.wake()
-            gate.touch()
-            driver.wait()
+    late = frozen(tmp_path, "postgres.giving_up", write, one.target, 1, 0, 0, 5, 1)
+    freeze = {failpoints.VARIABLE: f"postgres.recorded=wait:{gate}"}
+    with late as attempt, Child(commit, one.target, messages, env=freeze) as driver:
+        until(lambda: gate.with_name("decided.waiting").exists() or database.rows(waiting), "the driver decides")
+        attempt.wake()
+        gate.touch()
+        driver.wait()
     # Whoever came first: the epoch is there, or it is repeated.
     one.run(0, numbered(0, 10))
     assert one.target.ids() == list(range(10))
@@ -56,7 +55,7 @@ def test_a_late_attempt_at_a_task_does_not_undo_what_is_decided(database: Databa
 
 def test_a_zombie_task_prepares_nothing_if_nobody_may_end_it(database: Database, tmp_path: Path) -> None:
     """The newer start has another role. It has cleaned up, and would not see what is prepared behind its back."""
-    old = claimed(prepared(database))
+    old = prepared(database).claim()
     with database.server.admin(database.name) as admin:
         admin.execute(
             f"DROP ROLE IF EXISTS another; CREATE ROLE another LOGIN PASSWORD '{PASSWORD}'; "
@@ -72,7 +71,7 @@ def test_a_zombie_task_prepares_nothing_if_nobody_may_end_it(database: Database,
 
 
 def test_a_newer_start_may_have_a_greater_role(database: Database, tmp_path: Path) -> None:
-    old = claimed(prepared(database))
+    old = prepared(database).claim()
     new = prepared(database, 2, user="postgres", password=PASSWORD)
     with frozen(tmp_path, "postgres.before_prepare", write, old.target, 1, 0, 0, 5, 0) as zombie:
         new.claim()
@@ -146,20 +145,13 @@ class Cut:
         self._listener.close()
 
 
-@contextmanager
-def cut_at_commit(database: Database, *, arrives: bool) -> Iterator[Cut]:
-    cut = Cut(database.server.port, arrives=arrives)
-    yield cut
-    cut.close()
-
-
 @pytest.mark.parametrize("arrives", [True, False])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_commit_whose_answer_is_lost_is_not_repeated(database: Database, way: str, arrives: bool) -> None:
-    one = claimed(Driver(PostgresTarget(database, **WAYS[way]), options={"commit_backoff": "1"}))
+    one = Driver(PostgresTarget(database, **WAYS[way]), options={"commit_backoff": "1"}).claim()
     one.run(0, numbered(0, 5))
     messages = [one.write(1, numbered(5, 10)), one.write(1, numbered(10, 15), partition=1)]
-    with cut_at_commit(database, arrives=arrives) as cut:
+    with closing(Cut(database.server.port, arrives=arrives)) as cut:
         one.options = {**one.options, "host": "127.0.0.1", "port": str(cut.port), "sslmode": "disable"}
         one.commit(messages, 1)
         assert cut.left == 0

@@ -21,37 +21,17 @@ from spark_ext.errors import ConfigurationError, DataError, SparkExtError, Termi
 from spark_ext.schemas.columns import fits
 from spark_ext.sources.contract import Channel, Limit
 from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
-
-
-def source(path: Path) -> DeltaSnapshot:
-    made = DeltaSnapshot({"uid": "delta-test", "path": str(path)})
-    made.declared = made.schema()
-    return made
-
-
-def ids(made: DeltaSnapshot) -> list[int]:
-    found = []
-    for channel in made.discover():
-        step = made.advance(channel, 0, Limit())
-        for batch in made.read(Channel(channel.id, None, channel.data), 0, step.end):
-            found += batch["id"].to_pylist()
-    return sorted(found)
-
-
-def write(path: Path, first: int, rows: int, **more: Any) -> None:
-    write_deltalake(
-        path, pa.table({"id": pa.array(range(first, first + rows), pa.int64())}), **{"mode": "append", **more}
-    )
+from tests.sources.delta_snapshot.test_plan import append, ids, source
 
 
 def recreated(path: Path) -> None:
     shutil.rmtree(path)
-    write(path, 100, 5)
-    write(path, 105, 5)
+    append(path, 100, 5)
+    append(path, 105, 5)
 
 
 def vacuumed(path: Path) -> None:
-    write(path, 200, 1, mode="overwrite")
+    append(path, 200, 1, mode="overwrite")
     DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False)
 
 
@@ -75,8 +55,8 @@ def test_a_table_that_changed_before_a_restart_is_refused(
     tmp_path: Path, change: Callable[[Path], object], kind: type[TerminalError], message: str, begun: str
 ) -> None:
     path = tmp_path / "t"
-    write(path, 0, 5)
-    write(path, 5, 5)
+    append(path, 0, 5)
+    append(path, 5, 5)
     first, second = source(path).discover()
     known, finished = {
         "half": ([Channel(first.id, None, first.data)], frozenset()),
@@ -91,16 +71,6 @@ def test_a_table_that_changed_before_a_restart_is_refused(
     with pytest.raises(kind, match=message):
         for channel in made.discover():
             made.advance(channel, 0, Limit())
-
-
-def test_a_table_that_only_grew_continues(tmp_path: Path) -> None:
-    write(tmp_path, 0, 5)
-    write(tmp_path, 5, 5)
-    first, second = source(tmp_path).discover()
-    write(tmp_path, 10, 5)
-    made = source(tmp_path)
-    made.resume([], frozenset({first.id}))
-    assert [channel.id for channel in made.discover()] == [first.id, second.id]
 
 
 def edited(path: Path, target: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -129,7 +99,7 @@ def protocol(*features: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("deleted", [None, 2])
 def test_absolute_paths_of_a_shallow_clone(tmp_path: Path, deleted: int | None) -> None:
-    write(tmp_path / "a b", 0, 5)
+    append(tmp_path / "a b", 0, 5)
 
     def absolute(action: dict[str, Any]) -> None:
         if "add" in action:
@@ -144,7 +114,7 @@ def test_absolute_paths_of_a_shallow_clone(tmp_path: Path, deleted: int | None) 
 
 
 def test_a_deletion_vector_that_is_gone_is_named(tmp_path: Path) -> None:
-    write(tmp_path, 0, 5)
+    append(tmp_path, 0, 5)
 
     def gone(action: dict[str, Any]) -> None:
         if "add" in action:

@@ -65,8 +65,7 @@ def act(path: Path, what: str, rng: random.Random, value: int) -> None:
         write_deltalake(path, rows({n: "ab"[n % 2] for n in some}, value), mode="overwrite")
     elif what == "append":
         there = set(table.to_pyarrow_table()["id"].to_pylist())
-        new = rows({n: "ab"[n % 2] for n in some if n not in there}, value)
-        write_deltalake(path, new, mode="append")
+        write_deltalake(path, rows({n: "ab"[n % 2] for n in some if n not in there}, value), mode="append")
     elif what == "optimize":
         table.optimize.compact()
     elif table.version():

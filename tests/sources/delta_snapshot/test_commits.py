@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ext.sources.delta_snapshot.commits import DELETE, INSERT, Commit, appended, changed, mark_of, parse
-from spark_ext.sources.delta_snapshot.follow import LogPosition
 
 NAMES = st.sampled_from(["a.parquet", "k=1/b%20b.parquet", "c.parquet", "d.parquet"])
 
@@ -72,8 +71,7 @@ def test_changes_are_those_of_the_feed_or_the_files_never_both(actions: list[dic
         else:
             # Of a file that stays, exactly what one deletion vector removes and the other one does not.
             assert piece.dead == (5 if piece.change == DELETE else 4)
-    once = {(piece.file.path, piece.change) for piece in pieces}
-    assert len(once) == len(pieces)
+    assert len({(piece.file.path, piece.change) for piece in pieces}) == len(pieces)
 
 
 @given(st.permutations([{"add": action("a")}, {"add": action("b")}, {"commitInfo": {"operation": "WRITE"}}]))
@@ -111,9 +109,3 @@ def test_empty_lines_and_absent_actions_are_passed_over() -> None:
 
 def test_the_mark_is_of_the_whole_file() -> None:
     assert mark_of("a\n") != mark_of("a") and len(mark_of("")) == 16
-
-
-@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.text(max_size=3))
-def test_a_position_survives_json(version: int, file: int, row: int, mark: str) -> None:
-    place = LogPosition(version, file, row, mark)
-    assert LogPosition(*json.loads(json.dumps(place.to_json()))) == place

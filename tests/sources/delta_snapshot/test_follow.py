@@ -20,14 +20,10 @@ from spark_ext.schemas.ddl import columns
 from spark_ext.sources.delta_snapshot.commits import mark_of
 from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.sources.hybrid.source import Hybrid
-from spark_ext.testing.source_kit import SourceRun, drive
-from tests.sources.delta_snapshot.test_plan import dated, iso
+from spark_ext.testing.source_kit import SourceRun
+from tests.sources.delta_snapshot.test_plan import append, dated, iso
 
 LIMITS = [{"readers": "2"}]
-
-
-def append(path: Path, first: int, rows: int, **more: Any) -> None:
-    write_deltalake(path, pa.table({"id": pa.array(range(first, first + rows), pa.int64())}), mode="append", **more)
 
 
 def fill(path: Path, versions: int, *, step: int = 1, rows: int = 1) -> None:
@@ -160,13 +156,6 @@ def test_starting_version(tmp_path: Path, given: str, expected: list[int]) -> No
     assert read(run) == [30]
 
 
-def test_a_version_as_snapshot_and_all_that_came_after_it(tmp_path: Path) -> None:
-    fill(tmp_path, 4, step=10)
-    run = started(tmp_path, version="1")
-    assert sorted(read(run)) == [0, 10, 20, 30]
-    assert later(run) == [20, 30]
-
-
 def test_starting_timestamp(tmp_path: Path) -> None:
     base = 1_700_000_000_000
     for n in range(3):
@@ -236,8 +225,7 @@ def test_partition_values_and_columns_that_were_added_before(tmp_path: Path) -> 
 def test_an_empty_partition_value_is_null_as_in_a_snapshot(tmp_path: Path, kind: str, text: str | None) -> None:
     """Some writers have the empty text for null, as Delta's protocol allows."""
     types = {"string": pa.string(), "binary": pa.binary(), "date": pa.date32()}
-    rows = pa.table({"id": [1], "k": pa.nulls(1, types[kind])})
-    write_deltalake(tmp_path, rows, partition_by=["k"])
+    write_deltalake(tmp_path, pa.table({"id": [1], "k": pa.nulls(1, types[kind])}), partition_by=["k"])
     edit(
         tmp_path, 0, lambda actions: [one["add"].update(partitionValues={"k": text}) for one in actions if "add" in one]
     )
@@ -321,8 +309,7 @@ def test_a_restore_is_no_delete_and_the_advice_doubles_no_row(tmp_path: Path, as
     error = refused(run, StateError, r"version 2 of the table \(RESTORE\)")
     assert "ignore_deletes" not in error.do and "a target of its own" in error.do
     assert later(run) == before
-    anew = started(tmp_path, uid="anew")
-    assert read(anew) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert read(started(tmp_path, uid="anew")) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     told = started(tmp_path, uid="told", starting_version="0", on_change="skip")
     assert read(told) == [*before, 5, 6, 7, 8, 9], "what the page says of skip"
 
@@ -471,14 +458,6 @@ def test_another_table_neither_continues_nor_follows_a_snapshot(tmp_path: Path, 
     refused(run, StateError, "not the table that this source has begun with")
 
 
-def put_back(table: Path, log: Path, first: int) -> None:
-    """Restore the log of an older state, to which others then add; the data files stay."""
-    shutil.rmtree(table / "_delta_log")
-    shutil.copytree(log, table / "_delta_log")
-    for n in range(3):
-        append(table, first + n, 1)
-
-
 @pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize("restart", [False, True])
 def test_other_versions_of_the_table_do_not_follow_a_snapshot(tmp_path: Path, epochs: int, restart: bool) -> None:
@@ -491,7 +470,11 @@ def test_other_versions_of_the_table_do_not_follow_a_snapshot(tmp_path: Path, ep
     for _ in range(epochs):
         run.epoch()
     assert run.offset.stage["number"] == epochs - 1 and not run.offset.running
-    put_back(table, log, 70)
+    # Others add to the log of an older state; the data files stay.
+    shutil.rmtree(table / "_delta_log")
+    shutil.copytree(log, table / "_delta_log")
+    for n in range(3):
+        append(table, 70 + n, 1)
     if restart:
         run.restart()
     refused(run, StateError, "version 2 of .* has been read, and another commit has its number now")
@@ -522,34 +505,20 @@ def test_a_vacuumed_file_and_a_damaged_commit_are_named(tmp_path: Path) -> None:
         read(run)
 
 
-def widen(path: Path) -> None:
-    more = pa.table({"id": pa.array([9], pa.int64()), "x": [1.5]})
-    write_deltalake(path, more, mode="append", schema_mode="merge")
-
-
-def test_an_added_column_stops_the_query_and_is_read_afterwards(tmp_path: Path) -> None:
+@pytest.mark.parametrize("selected", [None, "id bigint"])
+def test_an_added_column_stops_the_query_and_is_read_afterwards(tmp_path: Path, selected: str | None) -> None:
     append(tmp_path, 0, 1)
-    run = started(tmp_path, starting_version="0")
+    run = started(tmp_path, selected, starting_version="0")
     append(tmp_path, 1, 1)
     assert read(run) == [0, 1]
-    widen(tmp_path)
+    write_deltalake(tmp_path, pa.table({"id": [9], "x": [1.5]}), mode="append", schema_mode="merge")
     error = refused(run, StateError, "version 2 of the table adds the column 'x'")
     assert "start the job again" in error.do
     run.restart()
     run.trace.schema = run.planning.arrow
     run.trace.batches.clear()
     assert read(run) == [9]
-    assert run.trace.all_rows().to_pylist() == [{"id": 9, "x": 1.5}]
-
-
-def test_an_added_column_is_left_out_if_columns_were_selected(tmp_path: Path) -> None:
-    append(tmp_path, 0, 1)
-    run = started(tmp_path, "id bigint", starting_version="0")
-    read(run)
-    widen(tmp_path)
-    refused(run, StateError, "adds the column 'x'")
-    run.restart()
-    assert read(run) == [9]
+    assert run.trace.all_rows().to_pylist() == [{"id": 9} if selected else {"id": 9, "x": 1.5}]
 
 
 def test_a_column_of_another_type_or_without_its_name_is_refused(tmp_path: Path) -> None:
@@ -706,10 +675,3 @@ def test_looks_for_a_new_version_no_more_often_than_asked(tmp_path: Path, monkey
     assert isinstance(run.source, DeltaSnapshot)
     monkeypatch.setattr(run.source._followed.reading._follower, "_clock", lambda: now + 3601)
     assert read(run) == [1]
-
-
-def test_drive_ends_where_the_table_does(tmp_path: Path) -> None:
-    for n in range(5):
-        append(tmp_path, n * 100, 10 + n)
-    trace = drive(DeltaSnapshot, options(tmp_path), rng=random.Random(3), crash=0.3)
-    assert trace.all_rows().num_rows == 60

@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_ext.errors import DataError, StateError
-from spark_ext.schemas.ddl import columns
-from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.testing.source_kit import SourceRun
+from tests.sources.delta_snapshot.test_follow import started
+from tests.sources.delta_snapshot.test_plan import source
 
 MAPPED = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "9"}
 
@@ -42,14 +42,10 @@ class Table:
     def metadata(self, *fields: dict[str, Any]) -> dict[str, Any]:
         return {
             "metaData": {
-                "id": "t",
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": json.dumps(struct(*fields)),
-                "partitionColumns": [],
-                "configuration": self._settings,
-                "createdTime": 0,
+                "id": "t", "format": {"provider": "parquet", "options": {}}, "partitionColumns": [],
+                "schemaString": json.dumps(struct(*fields)), "configuration": self._settings, "createdTime": 0,
             }
-        }
+        }  # fmt: skip
 
     def columns(self, *fields: dict[str, Any]) -> None:
         self.commit(self.metadata(*fields))
@@ -60,7 +56,6 @@ class Table:
         return action
 
     def file(self, **row: Any) -> dict[str, Any]:
-        """A data file of one row that is not in the log yet."""
         path = self.path / f"{len(list(self.path.glob('*.parquet')))}.parquet"
         pq.write_table(pa.Table.from_pylist([row]), path)
         add = {"path": path.name, "size": path.stat().st_size, "stats": json.dumps({"numRecords": 1})}
@@ -70,11 +65,6 @@ class Table:
         self.version += 1
         text = "\n".join(json.dumps(action) for action in actions)
         (self.path / f"_delta_log/{self.version:020}.json").write_text(text)
-
-
-def started(table: Table, schema: str | None = None, **more: str) -> SourceRun:
-    given = {"uid": "orders", "path": str(table.path), "follow": "true", "poll_interval": "0", **more}
-    return SourceRun(DeltaSnapshot, given, schema=columns(schema) if schema else None, limits=[{"readers": "2"}])
 
 
 def read(run: SourceRun) -> list[dict[str, Any]]:
@@ -89,7 +79,7 @@ def read(run: SourceRun) -> list[dict[str, Any]]:
 def test_a_name_that_another_column_takes_is_as_of_the_version(tmp_path: Path, split: str) -> None:
     table = Table(tmp_path / "t", ID, A)
     table.insert(p1=0, p2=100)
-    run = started(table, starting_version="0", split=split)
+    run = started(table.path, starting_version="0", split=split)
     assert read(run) == [{"id": 0, "a": 100}]
     table.insert(p1=1, p2=101)
     table.insert(p1=2, p2=102)
@@ -105,7 +95,7 @@ def test_a_name_that_another_column_takes_is_as_of_the_version(tmp_path: Path, s
 def test_a_column_that_is_replaced_in_one_commit_is_refused(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", ID, field("s", "p4", 4, struct(A)), **{"delta.enableChangeDataFeed": "true"})
     first = table.insert(p1=0, p4={"p2": 100})
-    run = started(table, starting_version="0", changes="true", schema="id bigint, s struct<a: bigint>")
+    run = started(table.path, starting_version="0", changes="true", schema="id bigint, s struct<a: bigint>")
     assert [row["s"] for row in read(run)] == [{"a": 100}]
     table.insert(p1=1, p4={"p2": 101})
     removed = {"path": first["add"]["path"], "dataChange": True, "partitionValues": {}, "size": first["add"]["size"]}
@@ -122,23 +112,22 @@ def test_a_new_start_has_the_columns_as_they_are_then(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", ID, A)
     table.insert(p1=0, p2=100)
     table.columns(ID, field("b", "p2", 2))
-    run = started(table, starting_version="0")
+    run = started(table.path, starting_version="0")
     assert read(run) == [{"id": 0, "b": 100}]
     table.columns(ID, field("b", "p2", 2), A_ANEW)
-    run = started(table, starting_version="0")
+    run = started(table.path, starting_version="0")
     assert read(run) == [{"id": 0, "b": 100, "a": None}]
 
 
 def test_a_repeated_epoch_has_planned_names_and_query_columns(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", ID, A, field("c", "p5", 5))
     table.insert(p1=0, p2=100, p5=200)
-    run = started(table, starting_version="0")
+    run = started(table.path, starting_version="0")
     read(run)
     (channel,) = run.source.discover()
     end = run.offset.running["versions"].at
     table.columns(ID, A_ANEW, field("b", "p2", 2), field("c", "p6", 6, "string"), field("x", "p7", 7))
-    made = DeltaSnapshot({"uid": "orders", "path": str(table.path), "follow": "true", "starting_version": "0"})
-    made.declared = made.schema()
+    made = source(table.path, follow="true", starting_version="0")
     rows = [row for batch in made.read(channel, channel.begin, end) for row in batch.to_pylist()]
     assert rows == [{"id": 0, "a": 100, "b": 100, "c": None, "x": None}]
 
@@ -148,7 +137,7 @@ def test_a_version_that_cannot_be_rebuilt_takes_the_next_names(tmp_path: Path, c
     """Its commit is there, and the log has been cleaned up before it; unless the columns have changed since."""
     table = Table(tmp_path / "t", ID, A)
     table.insert(p1=0, p2=100)
-    run = started(table, starting_version="1")
+    run = started(table.path, starting_version="1")
     assert read(run) == [{"id": 0, "a": 100}]
     if changed:
         table.columns(ID, field("b", "p2", 2))
@@ -165,14 +154,13 @@ def test_a_version_that_cannot_be_rebuilt_takes_the_next_names(tmp_path: Path, c
 def test_positions_of_an_older_release_are_continued(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", ID, A)
     table.insert(p1=0, p2=100)
-    run = started(table, starting_version="0")
+    run = started(table.path, starting_version="0")
     read(run)
     at = run.offset.running["versions"].at
     assert at[4:] == [1]
     (channel,) = run.source.discover()
-    source = DeltaSnapshot({"uid": "orders", "path": str(table.path), "follow": "true", "starting_version": "0"})
-    source.declared = columns("id bigint, a bigint")
-    rows = [row for batch in source.read(channel, channel.begin, at[:4]) for row in batch.to_pylist()]
+    made = source(table.path, "id bigint, a bigint", follow="true", starting_version="0")
+    rows = [row for batch in made.read(channel, channel.begin, at[:4]) for row in batch.to_pylist()]
     assert rows == [{"id": 0, "a": 100}]
     table.insert(p1=1, p2=101)
     state = run.offset.running["versions"]
@@ -184,6 +172,6 @@ def test_positions_of_an_older_release_are_continued(tmp_path: Path) -> None:
 def test_without_column_mapping_positions_are_as_they_were(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", ID, **{"delta.columnMapping.mode": "none"})
     table.insert(id=0)
-    run = started(table, starting_version="0")
+    run = started(table.path, starting_version="0")
     assert read(run) == [{"id": 0}]
     assert len(run.offset.running["versions"].at) == 4

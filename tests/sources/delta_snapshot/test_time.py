@@ -35,8 +35,7 @@ def test_versions_decide_the_order_whatever_the_clocks_say(times: list[int], see
 @given(times=times, at=st.integers(-1, 50))
 def test_the_current_version_is_the_last_that_is_not_later(times: list[int], at: int) -> None:
     commits = in_order(Commit(version, when) for version, when in enumerate(times))
-    found = current_at(commits, at)
-    assert found == next((commit for commit in reversed(commits) if commit.at <= at), None)
+    assert current_at(commits, at) == next((commit for commit in reversed(commits) if commit.at <= at), None)
 
 
 def test_a_commit_during_a_read_of_the_log_shifts_no_versions() -> None:
@@ -120,15 +119,9 @@ def test_as_spark_by_in_commit_timestamps(spark: SparkSession, tmp_path: Path) -
     for version, at in enumerate([inside[2] - 9000, inside[2] - 5000, *(inside[4] + 10_000 - n for n in range(3))]):
         dated(path, version, at)
     wanted = {
-        inside[2] - 9001: None,
-        inside[2] - 9000: 1,
-        inside[2] - 4000: 2,
-        inside[2] - 1: 2,
-        inside[2]: 2,
-        inside[3]: 3,
-        inside[4] - 1: 3,
-        inside[4]: 4,
-    }
+        inside[2] - 9001: None, inside[2] - 9000: 1, inside[2] - 4000: 2, inside[2] - 1: 2, inside[2]: 2, inside[3]: 3,
+        inside[4] - 1: 3, inside[4]: 4,
+    }  # fmt: skip
     assert {at: rows_at(path, at) for at in wanted} == wanted
     assert {at: spark_rows_at(spark, path, at) for at in wanted} == wanted
 

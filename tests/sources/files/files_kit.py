@@ -62,8 +62,7 @@ def write(path: Path, rows: pa.Table, kind: str, header: bool = False) -> None:
         else:
             lines.append(json.dumps({**row, "at": stamp, "more": [1]}))
     # The last line of some files has no end, as editors leave it.
-    text = "\n".join(lines) + ("\n" if lines and rows.num_rows % 2 else "")
-    path.write_text(text, encoding="utf-8")
+    path.write_text("\n".join(lines) + ("\n" if lines and rows.num_rows % 2 else ""), encoding="utf-8")
 
 
 AVRO_SCHEMA = {

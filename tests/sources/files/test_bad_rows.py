@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,23 +14,19 @@ import pytest
 from hypothesis import example, given
 
 from spark_ext.errors import DataError
-from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import BadRow, Channel, Limit
 from spark_ext.sources.files import lines
-from spark_ext.sources.files.source import Files
+from tests.sources.files.files_kit import opened
 
 
 def read(
     folder: Path, ddl: str, ranges: list[tuple[int, int]] | None = None, **options: Any
 ) -> tuple[list[dict[str, Any]], list[BadRow]]:
-    source = Files({"uid": "f", "path": str(folder), "on_bad_row": "quarantine", **options})
-    source.declared = columns(ddl)
+    made, channel = opened(folder, ddl, on_bad_row="quarantine", **options)
     bad: list[BadRow] = []
-    source._collect = bad.append
-    [channel] = source.discover()
+    made._collect = bad.append
     reads = Channel(channel.id, None, channel.data)
-    whole = [(0, channel.data[0])]
-    batches = [batch for start, end in ranges or whole for batch in source.read(reads, start, end)]
+    batches = [batch for low, high in ranges or [(0, channel.data[0])] for batch in made.read(reads, low, high)]
     return [row for batch in batches for row in batch.to_pylist()], bad
 
 
@@ -72,10 +69,10 @@ def test_a_header_is_no_row(tmp_path: Path) -> None:
     assert good == [{"n": 1, "s": "a"}] and [row.position["byte"] for row in bad] == [8]
 
 
-def read_in_pieces(
-    file: Path, content: list[str], cuts: set[int], block: int
-) -> tuple[list[dict[str, Any]], list[BadRow], list[int]]:
-    """The good and the bad rows of lines that are read in ranges and blocks, and the byte at which each line begins."""
+def check_in_pieces(
+    file: Path, content: list[str], cuts: set[int], block: int, numbers: Mapping[str, int | None]
+) -> None:
+    """Of lines that are read in ranges and blocks, those with a number are good, and others but empty ones are bad."""
     file.write_text("".join(f"{line}\n" for line in content))
     starts = [sum(len(line) + 1 for line in content[:number]) for number in range(len(content) + 1)]
     bounds = sorted({0, starts[-1], *(starts[cut] for cut in cuts if cut < len(starts))})
@@ -83,10 +80,9 @@ def read_in_pieces(
         patch.setattr(lines, "BLOCK", block)
         patch.setattr(lines, "SIFTED", 1 + block // 3)
         good, bad = read(file.parent, "n int", list(pairwise(bounds)))
-    return good, bad, starts
-
-
-lines_of = st.lists(st.sampled_from(["1", "22", "x", '"', "", "333,4", '"5"']), min_size=1, max_size=40)
+    assert [row["n"] for row in good] == [numbers[line] for line in content if line in numbers]
+    wrong = [starts[number] for number, line in enumerate(content) if line and line not in numbers]
+    assert [row.position["byte"] for row in bad] == wrong
 
 
 objects = st.lists(
@@ -101,22 +97,19 @@ objects = st.lists(
 def test_a_line_of_json_is_one_object_whatever_is_beside_it(
     tmp_path_factory: pytest.TempPathFactory, content: list[str], cuts: set[int], block: int
 ) -> None:
-    good, bad, starts = read_in_pieces(tmp_path_factory.mktemp("f") / "a.json", content, cuts, block)
     numbers = {'{"n":1}': 1, ' {"n":2} ': 2, "null": None}
-    assert [row["n"] for row in good] == [numbers[line] for line in content if line in numbers]
-    wrong = [starts[number] for number, line in enumerate(content) if line and line not in numbers]
-    assert [row.position["byte"] for row in bad] == wrong
+    check_in_pieces(tmp_path_factory.mktemp("f") / "a.json", content, cuts, block, numbers)
+
+
+lines_of = st.lists(st.sampled_from(["1", "22", "x", '"', "", "333,4", '"5"']), min_size=1, max_size=40)
 
 
 @given(lines_of, st.sets(st.integers(1, 39), max_size=4), st.integers(1, 60))
 def test_good_and_bad_are_all_lines_however_they_are_cut(
     tmp_path_factory: pytest.TempPathFactory, content: list[str], cuts: set[int], block: int
 ) -> None:
-    good, bad, starts = read_in_pieces(tmp_path_factory.mktemp("f") / "a.csv", content, cuts, block)
     numbers = {"1": 1, "22": 22, '"5"': 5}
-    assert [row["n"] for row in good] == [numbers[line] for line in content if line in numbers]
-    wrong = [starts[number] for number, line in enumerate(content) if line and line not in numbers]
-    assert [row.position["byte"] for row in bad] == wrong
+    check_in_pieces(tmp_path_factory.mktemp("f") / "a.csv", content, cuts, block, numbers)
 
 
 def test_parquet_values_that_the_declared_type_does_not_have(tmp_path: Path) -> None:
@@ -145,10 +138,8 @@ def test_a_compressed_file_is_read_by_its_lines(
     plain = read(tmp_path / "plain", "n int, s string", **header)
     assert good == plain[0] and [row.raw for row in bad] == [row.raw for row in plain[1]] and len(bad) >= 4
     assert [row.position["byte"] for row in bad] == [row.position["byte"] for row in plain[1]]
-    source = Files({"uid": "f", "path": str(tmp_path), "on_bad_row": "quarantine", "recursive": "false", **header})
-    source.declared = columns("n int, s string")
-    [channel] = source.discover()
-    step = source.advance(channel, 0, Limit(rows=2))
+    made, channel = opened(tmp_path, "n int, s string", on_bad_row="quarantine", recursive="false", **header)
+    step = made.advance(channel, 0, Limit(rows=2))
     assert step.rows == len(good) and step.finished
 
 

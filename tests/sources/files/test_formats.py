@@ -61,15 +61,10 @@ def test_csv_dialect(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("1\t'a\tb\\'c'\t31/12/2023 10:00\nNA\t''\tNA\n")
     rows = read_all(
         source(
-            tmp_path,
-            "id int, word string, at timestamp_ntz",
-            sep="\\t",
-            quote="'",
-            escape="\\",
-            null_value="NA",
+            tmp_path, "id int, word string, at timestamp_ntz", sep="\\t", quote="'", escape="\\", null_value="NA",
             timestamp_format="%d/%m/%Y %H:%M",
         )
-    )
+    )  # fmt: skip
     assert rows == [{"id": 1, "word": "a\tb'c", "at": datetime(2023, 12, 31, 10)}, {"id": None, "word": "", "at": None}]
 
 
@@ -86,24 +81,14 @@ def test_gzip_may_have_members_and_be_padded_with_zeros(tmp_path: Path) -> None:
     member = gzip.compress(b"".join(b"%d\n" % n for n in range(20_000)))
     file = tmp_path / "x.csv.gz"
     for content, times in {
-        member: 1,
-        member + bytes(1): 1,
-        member + bytes(3_000_000): 1,
-        member * 2 + bytes(512): 2,
-        gzip.compress(b"") + member: 1,
-        member + gzip.compress(b""): 1,
-        b"": 0,
-    }.items():
+        member: 1, member + bytes(1): 1, member + bytes(3_000_000): 1, member * 2 + bytes(512): 2,
+        gzip.compress(b"") + member: 1, member + gzip.compress(b""): 1, b"": 0,
+    }.items():  # fmt: skip
         file.write_bytes(content)
         assert [row["id"] for row in read_all(source(tmp_path, "id int"))] == list(range(20_000)) * times
     for damaged in (
-        member + bytes(512) + member,
-        member[:-1],
-        member[:-9] + bytes(9),
-        member + b"x",
-        bytes(512),
-        bytes(4) + member,
-    ):
+        member + bytes(512) + member, member[:-1], member[:-9] + bytes(9), member + b"x", bytes(512), bytes(4) + member,
+    ):  # fmt: skip
         file.write_bytes(damaged)
         with pytest.raises(DataError, match=r"x\.csv\.gz': it is damaged"):
             read_all(source(tmp_path, "id int"))
@@ -170,8 +155,7 @@ def test_blanks_around_a_number_are_no_part_of_it(tmp_path: Path) -> None:
 def test_lines_longer_than_a_block(tmp_path: Path) -> None:
     words = ["x" * 9_000_000, "y", "z" * 17_000_000, "w"]
     (tmp_path / "x.csv").write_text("\n".join(f"{n},{word}" for n, word in enumerate(words)))
-    rows = read_all(source(tmp_path, "id int, word string"))
-    assert [row["word"] for row in rows] == words
+    assert [row["word"] for row in read_all(source(tmp_path, "id int, word string"))] == words
 
 
 FIELDS = "file_path string, file_name string, file_size bigint, file_modification_time timestamp"
@@ -189,14 +173,11 @@ def test_it_is_added_to_the_columns_of_the_file(tmp_path: Path, kind: str) -> No
     numbers: list[dict[str, Any]] = [{"row_index": n} if index else {} for n in range(3)]
     assert found == [
         {
-            "file_path": path.as_uri(),
-            "file_name": path.name,
-            "file_size": path.stat().st_size,
-            "file_modification_time": datetime(2020, 9, 13, 12, 26, 40, 123456, timezone.utc),
-            **number,
+            "file_path": path.as_uri(), "file_name": path.name, "file_size": path.stat().st_size,
+            "file_modification_time": datetime(2020, 9, 13, 12, 26, 40, 123456, timezone.utc), **number,
         }
         for number in numbers
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])

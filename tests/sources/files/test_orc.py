@@ -53,12 +53,10 @@ def test_the_rows_of_stripes_are_known_in_every_compression(tmp_path: Path, comp
 
 def test_steps_and_parts_within_and_across_stripes(tmp_path: Path) -> None:
     write_orc(tmp_path / "x.orc", table(0, 5000))
-    stripes = len(tail_of(tmp_path / "x.orc").stripes)
-    assert stripes == 5
+    assert len(tail_of(tmp_path / "x.orc").stripes) == 5
     made, channel = opened(tmp_path)
     assert steps(made, 700) == [list(range(n, min(5000, n + 700))) for n in range(0, 5000, 700)]
-    size = (tmp_path / "x.orc").stat().st_size
-    assert 2000 < made.advance(channel, 0, Limit(bytes=size // 2)).end < 3000
+    assert 2000 < made.advance(channel, 0, Limit(bytes=(tmp_path / "x.orc").stat().st_size // 2)).end < 3000
     parts = made.split(channel, 100, 5000, 3)
     assert len(parts) == 3
     assert [n for low, high in parts for n in ids_in(made, channel, low, high)] == list(range(100, 5000))

@@ -36,8 +36,7 @@ def test_no_other_character_has_the_byte_of_a_line_end(name: str) -> None:
 def test_text_is_read_in_its_encoding(tmp_path: Path, kind: str, name: str) -> None:
     lines = [f"{n},{word}" if kind == "csv" else f'{{"id":{n},"word":"{word}"}}' for n, word in enumerate(WORDS)]
     (tmp_path / f"x.{kind}").write_bytes("\r\n".join(lines).encode(name))
-    rows = read_all(source(tmp_path, "id int, word string", encoding=name))
-    assert [row["word"] for row in rows] == WORDS
+    assert [row["word"] for row in read_all(source(tmp_path, "id int, word string", encoding=name))] == WORDS
 
 
 @pytest.mark.parametrize("name", ["cp1252", "utf-16"])
@@ -80,8 +79,7 @@ def test_each_line_once_under_random_limits_and_crashes(
 def test_a_split_file_has_each_line_once(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes("".join(f"{n},schön {'ü' * 90}\n" for n in range(30_000)).encode("latin-1"))
     made, channel = opened(tmp_path, "id int, word string", encoding="latin-1")
-    step = made.advance(channel, 0, Limit())
-    parts = made.split(channel, 0, step.end, 3)
+    parts = made.split(channel, 0, made.advance(channel, 0, Limit()).end, 3)
     assert len(parts) == 2
     read = [n for low, high in parts for batch in made.read(channel, low, high) for n in batch["id"].to_pylist()]
     assert read == list(range(30_000))

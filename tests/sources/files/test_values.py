@@ -1,6 +1,7 @@
 """`files` into Arrow: a value is that of the file, or its row is a bad row, or the file is refused."""
 
 import csv
+import gzip
 import io
 import json
 from pathlib import Path
@@ -14,10 +15,8 @@ from hypothesis import strategies as st
 from pyarrow import types
 
 from spark_ext.errors import DataError
-from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import BadRow, Channel, Limit
 from spark_ext.sources.files import lines
-from spark_ext.sources.files.source import Files
 from tests.schemas.text_oracle import KINDS, plain, same, texts, value_of
 from tests.sources.files.files_kit import opened
 
@@ -25,11 +24,9 @@ few = settings(max_examples=settings().max_examples // 4)  # each writes a file
 
 
 def read(path: Path, ddl: str, **options: str) -> tuple[dict[int, Any], list[BadRow]]:
-    made = Files({"uid": "f", "path": str(path), "on_bad_row": "quarantine", **options})
-    made.declared = columns(ddl)
+    made, channel = opened(path, ddl, on_bad_row="quarantine", **options)
     bad: list[BadRow] = []
     made._collect = bad.append
-    [channel] = made.discover()
     end = made.advance(channel, channel.begin, Limit()).end
     batches = list(made.read(Channel(channel.id, None, channel.data), channel.begin, end))
     return {n: value for one in batches for n, value in zip(plain(one["n"]), plain(one["v"]), strict=True)}, bad
@@ -112,75 +109,26 @@ def test_json(tmp_path_factory: pytest.TempPathFactory, values: list[str], name:
         assert same(value, json_value(values[n], KINDS[name])), (values[n], value)
 
 
-def ints(bits: int) -> st.SearchStrategy[int]:
-    edge = 1 << (bits - 1)
-    return st.integers(-edge, edge - 1) | st.integers(-2, 2) | st.sampled_from([-edge, edge - 1])
-
-
 DAY = 86_400_000_000
-VALUES: dict[str, st.SearchStrategy[Any]] = {
-    "tinyint": ints(8),
-    "bigint": ints(64),
-    "float": st.floats(width=32),
-    "double": st.floats(),
-    "decimal(38,18)": st.decimals(-(10**19), 10**19, places=18),
-    "boolean": st.booleans(),
-    "string": st.text(st.characters(codec="utf-8"), max_size=5),
-    "binary": st.binary(max_size=5),
-    "date": ints(32),
-    "timestamp": ints(64) | st.integers(-30_000 * DAY, 30_000 * DAY),
-    "timestamp_ntz": ints(64) | st.integers(-30_000 * DAY, 30_000 * DAY),
-}
-column = st.sampled_from(list(VALUES)).flatmap(
-    lambda name: st.tuples(st.just(name), st.lists(st.none() | VALUES[name], min_size=1, max_size=5))
-)
+EDGE = 1 << 63
+INTS = st.integers(-EDGE, EDGE - 1) | st.integers(-2, 2) | st.sampled_from([-EDGE, EDGE - 1])
 
 
-def array(name: str, values: list[Any], unit: str = "us") -> pa.Array:
-    kind = KINDS.get(name, pa.binary())
-    if types.is_date(kind):
-        return pa.array(values, pa.int32()).view(kind)
-    if types.is_timestamp(kind):
-        return pa.array(values, pa.int64()).view(pa.timestamp(unit, kind.tz))
-    return pa.array(values, kind)
-
-
-def check(path: Path, name: str, wanted: list[Any]) -> None:
-    """Each row is good or bad. A wanted value of REFUSED is that of a bad row."""
-    good, bad = read(path, f"n bigint, v {name}")
-    assert len(good) + len(bad) == len(wanted)
-    assert {n for n, value in enumerate(wanted) if value is REFUSED} == set(range(len(wanted))) - set(good)
-    assert all(same(value, wanted[n]) for n, value in good.items()), (good, wanted)
-
-
-@given(column, st.sampled_from(["ms", "us", "ns"]))
-@few
-def test_parquet(tmp_path_factory: pytest.TempPathFactory, values: tuple[str, list[Any]], unit: str) -> None:
-    name, given = values
-    path, wanted = file(tmp_path_factory, "x.parquet"), given
-    if name.startswith("timestamp") and unit == "ms":
-        given = [value and value // 7000 for value in given]
-        wanted = [value and value * 1000 for value in given]
-    elif name.startswith("timestamp") and unit == "ns":
-        wanted = [value if value is None else REFUSED if value % 1000 else value // 1000 for value in given]
-    pq.write_table(pa.table({"n": range(len(given)), "v": array(name, given, unit)}), path)
-    check(path, name, wanted)
-
-
-@given(
-    st.lists(st.none() | ints(64) | st.sampled_from([9_089_380_393_200_000_000, -210_866_803_200_000_001]), max_size=5)
-)
+@given(st.lists(st.none() | INTS | st.sampled_from([9_089_380_393_200_000_000, -210_866_803_200_000_001]), max_size=5))
 @few
 def test_parquet_of_int96(tmp_path_factory: pytest.TempPathFactory, values: list[int | None]) -> None:
     """A time that does not fit is refused; an INT96 of zeros, of the first Julian day, is 1970."""
     days = [value if value is None else value // DAY + 2_440_588 for value in values]
     values = [value for value, day in zip(values, days, strict=True) if day != 0]
     path = file(tmp_path_factory, "x.parquet")
-    nested = pa.ListArray.from_arrays(list(range(len(values) + 1)), array("timestamp", values))
-    rows = pa.table({"n": range(len(values)), "v": array("timestamp", values), "l": nested})
+    times = pa.array(values, pa.int64()).view(KINDS["timestamp"])
+    nested = pa.ListArray.from_arrays(list(range(len(values) + 1)), times)
+    rows = pa.table({"n": range(len(values)), "v": times, "l": nested})
     pq.write_table(rows, path, use_deprecated_int96_timestamps=True)
     refused = [REFUSED if value is not None and value // DAY < -2_440_588 else value for value in values]
-    check(path, "timestamp", refused)
+    good, bad = read(path, "n bigint, v timestamp")
+    assert good == {n: value for n, value in enumerate(refused) if value is not REFUSED}
+    assert len(good) + len(bad) == len(refused)
     made, channel = opened(path, "n bigint, l array<timestamp>")
     if REFUSED in refused:
         with pytest.raises(DataError, match="an INT96 time is out of range"):
@@ -190,15 +138,21 @@ def test_parquet_of_int96(tmp_path_factory: pytest.TempPathFactory, values: list
 pieces = st.lists(st.sampled_from(["\r\n", "\r", "\n", '""', ",", "a", "bcd", "\u00e9" * 9]), max_size=12).map("".join)
 
 
-@given(st.lists(pieces, min_size=1, max_size=6), st.integers(2, 40), st.sampled_from(["utf-8", "utf-16", "cp1252"]))
-@example(["a" * 9 + "\r\n"], 16, "utf-8")
+@given(
+    st.lists(pieces, min_size=1, max_size=6),
+    st.integers(2, 40),
+    st.sampled_from(["utf-8", "utf-16", "cp1252"]),
+    st.booleans(),
+)
+@example(["a" * 9 + "\r\n"], 16, "utf-8", False)
 @few
 def test_csv_over_several_lines(
-    tmp_path_factory: pytest.TempPathFactory, values: list[str], block: int, encoding: str
+    tmp_path_factory: pytest.TempPathFactory, values: list[str], block: int, encoding: str, packed: bool
 ) -> None:
     text = "n,v\n" + "".join(f'{n},"{value}"\n' for n, value in enumerate(values))
     wanted = [row[1] for row in csv.reader(io.StringIO(text, newline=""))][1:]
-    path = file(tmp_path_factory, "x.csv", text.encode(encoding))
+    content = text.encode(encoding)
+    path = file(tmp_path_factory, "x.csv.gz" if packed else "x.csv", gzip.compress(content) if packed else content)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "BLOCK", block)
         good, _ = read(path, "n bigint, v string", header="true", multiline="true", encoding=encoding)

@@ -354,8 +354,7 @@ def test_ids_of_what_follows_are_as_when_each_first_appeared(tmp_path: Path) -> 
 
     formats.add(Identified)
     world = LogWorld(tmp_path / "in", **{"live.format": "identified"})
-    run = started(world, limits=[{"max_rows_per_epoch": "1"}])
-    drain(run)
+    drain(started(world, limits=[{"max_rows_per_epoch": "1"}]))
     assert asked.with_name("expected").exists()
     assert asked.stat().st_size == 3, "not in each epoch, but whenever there is a channel more"
 

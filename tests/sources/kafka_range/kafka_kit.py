@@ -14,8 +14,6 @@ from spark_ext.testing.source_contract import SourceWorld
 from spark_ext.testing.source_kit import SourceRun
 from tests.servers.kafka import Broker
 
-DECLARED = columns("key binary, value binary, topic string, partition int, offset bigint, timestampType int")
-
 
 class KafkaWorld(SourceWorld):
     """Four partitions: plain, of transactions with aborted ones between, of one message, and empty."""
@@ -65,7 +63,6 @@ def source(kafka: Broker, topics: str, **options: str) -> KafkaRange:
 
 
 def begun(made: KafkaRange) -> dict[str, Channel]:
-    """Its channels, as the planner of a first run asks for them."""
     made.resume([], frozenset())
     return {channel.id: channel for channel in made.discover()}
 
@@ -76,7 +73,6 @@ def run_of(kafka: Broker, topics: str, schema: str = "value binary", **options: 
 
 
 def to_rest(run: SourceRun) -> SourceRun:
-    """All epochs that there are."""
     while run.epoch():
         pass
     return run

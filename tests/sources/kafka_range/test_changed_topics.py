@@ -82,14 +82,6 @@ def test_a_topic_that_was_shortened_or_has_grown(kafka: Broker, ending: str) -> 
         found.epoch()
 
 
-def test_a_pattern_does_not_match_the_topics_of_kafka_itself(kafka: Broker) -> None:
-    topic = kafka.topic()
-    kafka.send_in_transaction(topic, ["a"])  # which makes Kafka keep the state of transactions in a topic
-    assert any(name.startswith("__") for name in kafka.asked(lambda client: client.list_topics(timeout=9)).topics)
-    found = {id.rpartition("-")[0] for id in begun(source(kafka, "", pattern=".*"))}
-    assert topic in found and not any(name.startswith("__") for name in found)
-
-
 def test_a_start_in_the_future_is_refused(kafka: Broker) -> None:
     topic = kafka.topic()
     at = int(time.time() * 1000) + 3_600_000

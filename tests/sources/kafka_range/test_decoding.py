@@ -28,12 +28,9 @@ from spark_ext.sources.kafka_range.decoding import Avro, Decoder, Undecodable, d
 from spark_ext.sources.kafka_range.options import KafkaRangeOptions
 from spark_ext.sources.kafka_range.source import KafkaRange
 from tests.servers.schema_registry import PASSWORD, USER, Client, SchemaRegistry, apicurio
+from tests.sources.files.test_avro import logical
 
 BASE = {"uid": "in", "bootstrap_servers": "127.0.0.1:9", "topics": "orders"}
-
-
-def _logical(kind: str, logical: str, **more: Any) -> dict[str, Any]:
-    return {"type": kind, "logicalType": logical, **more}
 
 
 def _record(fields: list[dict[str, Any]], name: str = "R", **more: str) -> str:
@@ -44,12 +41,12 @@ def _field(name: str, kind: Any, **more: Any) -> dict[str, Any]:
     return {"name": name, "type": kind, **more}
 
 
-MILLIS = _logical("long", "timestamp-millis")
-LOCAL = _logical("long", "local-timestamp-micros")
-PRICE = _logical("bytes", "decimal", precision=5, scale=2)
-AMOUNT = _logical("bytes", "decimal", precision=10, scale=2)
-DATE, TIME, MICROS = _logical("int", "date"), _logical("int", "time-millis"), _logical("long", "time-micros")
-UUID = _logical("string", "uuid")
+MILLIS = logical("long", "timestamp-millis")
+LOCAL = logical("long", "local-timestamp-micros")
+PRICE = logical("bytes", "decimal", precision=5, scale=2)
+AMOUNT = logical("bytes", "decimal", precision=10, scale=2)
+DATE, TIME, MICROS = logical("int", "date"), logical("int", "time-millis"), logical("long", "time-micros")
+UUID = logical("string", "uuid")
 ORDER_1 = _record([_field("id", "long"), _field("amount", AMOUNT), _field("at", MILLIS)], "Order", namespace="shop")
 NOTE, STATE = _field("note", ["null", "string"], default=None), _field("state", "string", default="new")
 ORDER_2 = _record([_field("id", "long"), _field("at", MILLIS), NOTE, STATE], "Order", namespace="shop")
@@ -96,8 +93,7 @@ def source(registry: Client, **options: str) -> KafkaRange:
 
 
 def value_decoder(registry: Client, **options: str) -> Decoder:
-    made = pickle.loads(pickle.dumps(_loaded(registry, **options)))
-    found = made._formats.decoder("value")
+    found = pickle.loads(pickle.dumps(_loaded(registry, **options)))._formats.decoder("value")
     assert found is not None
     return found
 
@@ -190,8 +186,7 @@ def test_what_was_loaded_stays_when_a_newer_version_comes(registry: SchemaRegist
     loaded = pickle.dumps(_loaded(registry))
     second = registry.register("orders-value", ORDER_2)
     asked = len(registry.asked)
-    task = pickle.loads(loaded)
-    decoder = task._formats.decoder("value")
+    decoder = pickle.loads(loaded)._formats.decoder("value")
     assert "amount" in decoder.kind.names and len(registry.asked) == asked
     with pytest.raises(Undecodable, match="SchemaResolutionError"):
         decoder.value(framed(second, ORDER_2, {"id": 2, "at": NOON, "note": None, "state": "x"}))
@@ -277,14 +272,6 @@ def test_records_that_cannot_be_decoded(registry: SchemaRegistry, content: bytes
         decoder.value(content)
 
 
-def _nobody() -> Registry:
-    raise AssertionError("asked the registry")
-
-
-def _offline(schema: str) -> Decoder:
-    return Avro(Pinned("avro", "s", 1, 1, schema), _nobody, "test")
-
-
 def test_bad_rows_of_a_batch_are_left_out_with_their_places(registry: SchemaRegistry) -> None:
     """Of key and value, and of what decodes but has more digits than its type."""
     id = registry.register("orders-value", ORDER_1)
@@ -327,10 +314,10 @@ def test_types_of_avro() -> None:
     kinds: list[tuple[Any, str]] = [
         ("int", "int"), ({"type": "boolean"}, "boolean"), (["null", "double"], "double"),
         (["int", "long", "null"], "bigint"), (["float", "double"], "double"), (DATE, "date"), (TIME, "int"),
-        (MICROS, "bigint"), (_logical("long", "unknown"), "bigint"), (UUID, "string"), (AMOUNT, "decimal(10,2)"),
+        (MICROS, "bigint"), (logical("long", "unknown"), "bigint"), (UUID, "string"), (AMOUNT, "decimal(10,2)"),
         ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "string"), (MILLIS, "timestamp"),
         ({"type": "fixed", "name": "F", "size": 2}, "binary"), (LOCAL, "timestamp_ntz"),
-        (_logical("fixed", "uuid", name="U", size=16), "binary"), ({"type": "map", "values": "int"}, "map<string,int>"),
+        (logical("fixed", "uuid", name="U", size=16), "binary"), ({"type": "map", "values": "int"}, "map<string,int>"),
         ({"type": "array", "items": ["null", UUID]}, "array<string>"),
     ]  # fmt: skip
     fields = [_field(f"f{number}", schema) for number, (schema, _) in enumerate(kinds)]
@@ -364,9 +351,9 @@ SHOUTED = "ABCDEF00-0000-0000-0000-000000000001"
         (PRICE, "bytes", Decimal("-1.23"), b"\x85"),
         (PRICE, "bytes", Decimal("1.28"), b"\0\x80"),
         # other units and scales
-        (MILLIS, _logical("long", "timestamp-micros"), NOON, NOON),
-        (LOCAL, _logical("long", "local-timestamp-millis"), *[NOON.replace(tzinfo=None, microsecond=7)] * 2),
-        (_logical("long", "timestamp-nanos"), MILLIS, NOON_MILLIS * 10**6, NOON),
+        (MILLIS, logical("long", "timestamp-micros"), NOON, NOON),
+        (LOCAL, logical("long", "local-timestamp-millis"), *[NOON.replace(tzinfo=None, microsecond=7)] * 2),
+        (logical("long", "timestamp-nanos"), MILLIS, NOON_MILLIS * 10**6, NOON),
         (TIME, MICROS, 5, 5000),
         (PRICE, {**PRICE, "scale": 3, "precision": 6}, Decimal("-1.23"), Decimal("-1.230")),
         (UUID, "string", SHOUTED, SHOUTED),
@@ -395,9 +382,9 @@ def test_a_value_has_the_logical_type_of_the_pinned_version(
         ("boolean", b"\2", "a boolean is 2"),
         ("string", b"\1", "a length is -1"),
         ("string", b"\4\xed\xa0", "UnicodeDecodeError"),
-        (_logical("string", "uuid"), b"\4ab", "'ab' is no UUID"),
-        (_logical("int", "time-millis"), b"\1", "a time of day is -1"),
-        (_logical("bytes", "decimal", precision=38), b"\x28" + b"\x7f" * 20, "a decimal has more than 38 digits"),
+        (logical("string", "uuid"), b"\4ab", "'ab' is no UUID"),
+        (logical("int", "time-millis"), b"\1", "a time of day is -1"),
+        (logical("bytes", "decimal", precision=38), b"\x28" + b"\x7f" * 20, "a decimal has more than 38 digits"),
         ({"type": "array", "items": "int"}, b"\4\2\2\x80\x80\x80\x80\x20", "it has more items than bytes"),
         ({"type": "array", "items": "int"}, b"\3\2\2\2\0", "a block does not have its 1 bytes"),
         ({"type": "map", "values": "int"}, b"\1\2", "EOFError"),
@@ -405,7 +392,7 @@ def test_a_value_has_the_logical_type_of_the_pinned_version(
 )
 def test_damaged_bytes_are_no_value(schema: Any, content: bytes, words: str) -> None:
     """As an index -1 would be the last symbol or type; a number of any length would be cut off."""
-    decoder = _offline(json.dumps(schema))
+    decoder = Avro(Pinned("avro", "s", 1, 1, json.dumps(schema)), lambda: pytest.fail("asked the registry"), "test")
     with pytest.raises(Undecodable, match=f"it is not of the schema 1: .*{words}"):
         decoder.value(b"\0\0\0\0\1" + content)
 
@@ -415,8 +402,8 @@ def test_damaged_bytes_are_no_value(schema: Any, content: bytes, words: str) -> 
     [
         ("long", "double", 2**53 + 1),
         ("int", "float", 2**24 + 1),
-        (_logical("long", "timestamp-nanos"), MILLIS, 1),
-        (DATE, _logical("int", "time-millis"), NOON.date()),
+        (logical("long", "timestamp-nanos"), MILLIS, 1),
+        (DATE, logical("int", "time-millis"), NOON.date()),
         ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, {"type": "enum", "name": "E", "symbols": ["A"]}, "B"),
         ({"type": "fixed", "name": "F", "size": 2}, {"type": "fixed", "name": "F", "size": 3}, b"ab"),
         (["null", "int"], "int", None),

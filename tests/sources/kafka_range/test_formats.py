@@ -133,8 +133,7 @@ def test_a_partition_without_a_message_of_a_time(kafka: Broker, by: str) -> None
     time = "1700000000000" if by == "one" else f'{{"{topic}": {{"0": 1700000000000, "1": 1700000000000}}}}'
 
     def begins(**options: str) -> dict[str, Any]:
-        made = source(kafka, topic, starting_time=time, **options)
-        return {id: one.begin for id, one in begun(made).items()}
+        return {id: one.begin for id, one in begun(source(kafka, topic, starting_time=time, **options)).items()}
 
     assert begins() == {f"{topic}-0": 0, f"{topic}-1": 1}
     with pytest.raises(

@@ -169,8 +169,7 @@ def test_a_topic_created_again_is_reported_by_its_offsets(kafka: Broker) -> None
     """Where the brokers give topics no ids; see `test_changed_topics` for the others."""
     topic = kafka.topic()
     kafka.send(topic, named("a", 10))
-    made = source(kafka, topic, ending="none")
-    (channel,) = begun(made).values()
+    (channel,) = begun(source(kafka, topic, ending="none")).values()
     kafka.delete(topic)
     kafka.make(topic)
     kafka.send(topic, ["other"])
@@ -213,8 +212,7 @@ def test_topics_by_pattern(kafka: Broker) -> None:
 def test_headers_keys_and_times(kafka: Broker) -> None:
     topic = kafka.topic(message_timestamp_type="LogAppendTime")
     kafka.send(topic, [None], key=b"\x00k", headers=[("h", b"1"), ("h", None)])
-    run = to_rest(run_of(kafka, topic, "", headers="true"))
-    (row,) = run.trace.all_rows().to_pylist()
+    (row,) = to_rest(run_of(kafka, topic, "", headers="true")).trace.all_rows().to_pylist()
     assert (row["key"], row["value"], row["offset"], row["timestampType"]) == (b"\x00k", None, 0, 1)
     assert row["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
     assert abs(row["timestamp"].timestamp() * 1000 - (kafka.messages(topic)[0].timestamp()[1])) < 1
@@ -368,7 +366,6 @@ def test_it_waits_for_the_first_message_of_that_time(kafka: Broker) -> None:
 
 
 def test_messages_of_that_time_that_are_there_before_it_end_it(kafka: Broker) -> None:
-    """A producer whose clock is ahead."""
     topic = kafka.topic()
     at = int(time.time() * 1000) + 3_600_000
     kafka.send(topic, ["a"], timestamp=at - 1)
@@ -380,7 +377,6 @@ def test_messages_of_that_time_that_are_there_before_it_end_it(kafka: Broker) ->
 
 
 def test_partitions_without_such_a_message_end_after_the_grace(kafka: Broker) -> None:
-    """One that is empty, and one with earlier messages."""
     topic = kafka.topic(partitions=2)
     at = int(time.time() * 1000) + 5_000
     made = source(kafka, topic, ending_time=str(at), ending_grace="200 ms")

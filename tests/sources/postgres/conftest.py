@@ -17,7 +17,6 @@ def german(postgres: PostgresServer) -> Iterator[Database]:
 
 @pytest.fixture
 def table(database: Database) -> Database:
-    """Twenty rows, and a column whose values repeat."""
     database.run(
         "CREATE SEQUENCE ticks",
         "CREATE TABLE t (id bigserial PRIMARY KEY, word text, at timestamptz DEFAULT now(), "

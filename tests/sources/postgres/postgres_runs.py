@@ -66,7 +66,6 @@ def ids(found: SourceRun) -> list[int]:
 
 
 def to_rest(found: SourceRun) -> None:
-    """All epochs that there are; the source stands still afterwards."""
     while found.epoch():
         pass
 

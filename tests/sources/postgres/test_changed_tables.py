@@ -102,8 +102,7 @@ def test_a_token_is_read_back() -> None:
 
 def _order(database: Database, name: str) -> str:
     with database.connect() as connection:
-        relation = look_up(connection, f'"{name}"', True, "id", "test")
-        return identify(connection, relation, True, "id", 0).order
+        return identify(connection, look_up(connection, f'"{name}"', True, "id", "test"), True, "id", 0).order
 
 
 @pytest.mark.parametrize(

@@ -6,31 +6,12 @@ from typing import Any
 import pytest
 
 from spark_ext.errors import ConfigurationError, DataError, ReplayError
-from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import Channel
 from spark_ext.sources.postgres.key import Key
 from spark_ext.sources.postgres.ranges import cut
 from spark_ext.sources.postgres.source import Postgres
 from tests.servers.postgres import Database
-from tests.sources.postgres.postgres_runs import options, rows, run, the_table, to_end_with_replays, to_rest, view_of
-
-
-@pytest.mark.parametrize("way", [{}, {"incremental": "xmin"}], ids=["bounded", "xmin"])
-def test_rows_are_read_once_with_a_restart_at_every_point(german: Database, way: dict[str, Any]) -> None:
-    """Ten rows of each first column, limits that cut within them, and numbers that no float has."""
-    with german.connect() as connection:
-        connection.execute(
-            "DROP TABLE IF EXISTS c; CREATE TABLE c (a text, b numeric, word text, PRIMARY KEY (a, b)); "
-            "INSERT INTO c SELECT chr(65 + n % 7), 123456789012345678901234567890 + n / 10.0, 'w' || n "
-            "FROM generate_series(1, 70) n; ANALYZE c"
-        )
-    found = run(
-        german, schema=columns("a string, b string, word string"), limit=4, table="c", rows_per_channel="9", **way
-    )
-    to_end_with_replays(found)
-    assert found.offset.ended is not bool(way)
-    assert sorted(row["word"] for row in rows(found)) == sorted(f"w{n}" for n in range(1, 71))
-    assert "123456789012345678901234567897.0000000000000000" in {row["b"] for row in rows(found)}
+from tests.sources.postgres.postgres_runs import options, run, the_table, to_rest, view_of
 
 
 @pytest.fixture

@@ -68,16 +68,18 @@ def test_a_bad_array_beside_a_column_with_the_name_of_ours(database: Database) -
 def test_names_may_be_in_quotes(database: Database) -> None:
     """As those of tables; a name that is there as it stands is taken as it is."""
     database.run(
-        'CREATE TABLE "T, 1" ("Order, no" int, "Day" int, word text, PRIMARY KEY ("Day", "Order, no"))',
-        "INSERT INTO \"T, 1\" SELECT n, n / 4, 'w' FROM generate_series(1, 20) n",
+        'CREATE SCHEMA "My Schema"',
+        'CREATE TABLE "My Schema"."T, ""1" ("Order, no" int, "Day" int, word text, PRIMARY KEY ("Day", "Order, no"))',
+        """INSERT INTO "My Schema"."T, ""1" SELECT n, n / 4, 'w' FROM generate_series(1, 20) n""",
     )
-    given: dict[str, Any] = {"table": '"T, 1"', "key": '"Day" , "Order, no"', "columns": '"Order, no", word'}
+    name = '"My Schema"."T, ""1"'
+    given: dict[str, Any] = {"table": name, "key": '"Day" , "Order, no"', "columns": '"Order, no", word'}
     found = run(database, incremental="column", incremental_column='"Day"', **given)
     to_rest(found)
     assert sorted(row["Order, no"] for row in rows(found)) == list(range(1, 21))
     assert found.trace.all_rows().column_names == ["Order, no", "word"]
     with pytest.raises(ConfigurationError, match="key column 'order' does not exist"):
-        run(database, table='"T, 1"', key='"order"').epoch()
+        run(database, table=name, key='"order"').epoch()
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,7 @@ def resumed(found: SourceRun, database: Database, **more: str) -> Postgres:
 
 
 def test_only_the_named_columns_are_read_in_their_order(table: Database) -> None:
-    made = Postgres(options(table, columns="word, id"))
-    assert made.schema() == columns("word string, id bigint")
+    assert Postgres(options(table, columns="word, id")).schema() == columns("word string, id bigint")
     found = run(table, columns="word")
     to_rest(found)
     assert found.trace.all_rows().column_names == ["word"]

@@ -11,7 +11,7 @@ from spark_ext.errors import ConfigurationError, StorageError
 from spark_ext.schemas.ddl import columns
 from spark_ext.sources.postgres.source import Postgres
 from tests.servers.postgres import PASSWORD, Database
-from tests.sources.postgres.postgres_runs import ids, options, rows, run, to_rest
+from tests.sources.postgres.postgres_runs import ids, options, run, to_rest
 from tests.support.jobs import JobHarness
 from tests.support.refusals import delta_job, failures, first_epoch
 from tests.support.waiting import until
@@ -83,16 +83,6 @@ def test_a_server_that_goes_away_is_transient_and_comes_back(table: Database) ->
     found.replay()
     to_rest(found)
     assert ids(found) == list(range(1, 21))
-
-
-def test_odd_names(database: Database) -> None:
-    database.run('CREATE SCHEMA "My Schema"', 'CREATE TABLE "My Schema"."T""1" ("Id" text PRIMARY KEY, "a b" int)')
-    values = ["'", "\\", '"', "ä", "x' OR true --", ""]
-    with database.connect() as connection:
-        connection.cursor().executemany('INSERT INTO "My Schema"."T""1" VALUES (%s, 1)', [(value,) for value in values])
-    found = run(database, limit=2, table='"My Schema"."T""1"', rows_per_channel="2")
-    to_rest(found)
-    assert sorted(row["Id"] for row in rows(found)) == sorted(values)
 
 
 QUEUED = "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"

@@ -33,7 +33,6 @@ def days(database: Database, kind: str = "date", value: str = "current_date", mo
     ],
 )
 def test_rows_that_come_with_the_last_value_are_read(database: Database, kind: str, value: str) -> None:
-    """Each once, also by a new planner, and read again."""
     days(database, kind, value)
     found = run(database, **BY_DAY)
     to_rest(found)
@@ -57,24 +56,6 @@ def test_a_key_that_does_not_grow(database: Database) -> None:
         to_rest(found)
         found.restart()
     assert sorted(row["id"] for row in rows(found)) == sorted(database.column("SELECT id::text FROM t"))
-
-
-def test_a_transaction_that_is_open_does_not_hide_others(database: Database) -> None:
-    """Neither its rows nor those of younger ones are lost, whichever ends first."""
-    days(database)
-    found = run(database, **BY_DAY)
-    to_rest(found)
-    with database.connect() as late:
-        late.execute("BEGIN")
-        late.execute("SAVEPOINT s")
-        late.execute("INSERT INTO t (word) VALUES ('late')")
-        late.execute("RELEASE SAVEPOINT s")
-        database.run("INSERT INTO t (word) VALUES ('early')")
-        to_rest(found)
-        found.restart()
-        late.execute("COMMIT")
-    to_rest(found)
-    assert ids(found) == list(range(1, 8))
 
 
 @pytest.mark.parametrize("of", ["table", "view"])
@@ -168,7 +149,6 @@ def test_seek_passes_the_rows_that_are_there(database: Database) -> None:
 
 
 def test_a_partition_with_rows_of_the_last_value(database: Database) -> None:
-    """Those that the increments have not passed are read; older ones are refused."""
     database.run(
         "CREATE TABLE t (id int, day int, part int, PRIMARY KEY (part, id)) PARTITION BY LIST (part)",
         "CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1)",

@@ -31,7 +31,6 @@ class Query:
         self.ledger.accepted = [SET, ALIGN, LATER]
 
     def plan(self, start: SourceOffset, *others: SourceOffset) -> Directives:
-        """What a source does next, when these are the newest planned offsets."""
         self.spark.plan(start, *others)
         registration = replace(self.registration, uid=start.uid)
         return DirectiveBook(memory(Store({})), registration, self.ledger).next(start)
@@ -75,8 +74,7 @@ def test_what_has_come_of_it_is_the_same_for_all_sources(
     s, t = (at(uid, barrier) for uid, barrier in zip("st", barriers, strict=True))
     directives = [query.plan(s, t), query.plan(t, s)]
     assert [user(one) for one in directives] == [found] * 2 and not any(one.hold for one in directives)
-    waits = directives[0].configuration.aligned
-    assert waits.keys() == ({"1"} if outcome is VOID else set())
+    assert directives[0].configuration.aligned.keys() == ({"1"} if outcome is VOID else set())
 
 
 def test_after_an_aborted_barrier_another_one_follows(query: Query) -> None:
@@ -92,8 +90,7 @@ def test_after_an_aborted_barrier_another_one_follows(query: Query) -> None:
 @pytest.mark.parametrize("barrier", [0, 9])
 def test_a_barrier_of_an_earlier_start_is_over(tmp_path: Path, barrier: int) -> None:
     """Nobody has obeyed the event behind it: those that had passed it stood still. It will have another one."""
-    query = Query(tmp_path, incarnation=3)
-    directives = query.plan(at("s", barrier), at("t", barrier))
+    directives = Query(tmp_path, incarnation=3).plan(at("s", barrier), at("t", barrier))
     assert not directives.hold and user(directives) == {"b": 1} and directives.configuration.aligned.keys() == {"1"}
 
 

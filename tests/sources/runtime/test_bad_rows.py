@@ -104,8 +104,7 @@ def test_a_null_in_a_column_declared_as_not_null(job: Path, shape: str) -> None:
 
     class WithNulls(Memory):
         def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-            values = [pa.array(["a"] * 3), pa.array([1, None, 3])]
-            yield pa.RecordBatch.from_arrays(values, schema=kinds)
+            yield pa.RecordBatch.from_arrays([pa.array(["a"] * 3), pa.array([1, None, 3])], schema=kinds)
 
     for mode in ("fail", "quarantine"):
         source = WithNulls({"uid": "s", "on_bad_row": mode})
@@ -119,8 +118,7 @@ def test_a_null_in_a_column_declared_as_not_null(job: Path, shape: str) -> None:
 
 
 def test_they_belong_in_the_table_that_the_source_names(job: Path) -> None:
-    source = odd(on_bad_row="quarantine", bad_rows_path="/elsewhere", max_bad_rows=7)
-    [task] = tasks(source)
+    [task] = tasks(odd(on_bad_row="quarantine", bad_rows_path="/elsewhere", max_bad_rows=7))
     expected = Destination(
         str(job / "state"), str(job / "checkpoint"), "s", "/elsewhere", 1, key_of(END), incarnation=1, most=7
     )
@@ -238,8 +236,7 @@ def test_a_batch_in_the_declared_schema_is_not_touched(job: Path) -> None:
 def test_a_text_that_is_not_utf8_is_a_bad_row_of_whatever_source(kind: pa.DataType) -> None:
     """Also where nothing has to be cast: Spark would pass the bytes on as text."""
     raw = pa.array([b"a", b"M\xf6hre", b"c"], pa.binary() if kind == pa.string() else pa.large_binary())
-    texts = pa.Array.from_buffers(kind, 3, raw.buffers())
-    batch = pa.record_batch({"t": texts})
+    batch = pa.record_batch({"t": pa.Array.from_buffers(kind, 3, raw.buffers())})
     wanted, found = pa.schema([("t", pa.string())]), list[BadRow]()
     piece = Range("a", None, 0, 3)
     with pytest.raises(DataError, match="column 't' has a text that is not UTF-8"):

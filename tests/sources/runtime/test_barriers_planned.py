@@ -1,6 +1,5 @@
 """Barriers of aligned checkpoints in what a planner plans: stamped at once, and waited for where sources meet."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from spark_ext.model.offsets import Position, Running, SourceOffset
 from spark_ext.sources.aligned import AlignedSource, Together
 from spark_ext.sources.contract import Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.sources.runtime.planner import Planner
+from tests.queries.fakes import FakeQuery
 from tests.sources.memory import FakeLedger, Store, memory, registration
 
 PENDING = Checkpoints(newest=4, pending=frozenset({4}))
@@ -46,12 +46,6 @@ class Fed(AlignedSource, ChannelSource):
 assert Fed.options_type is SourceOptions
 
 
-def logged(checkpoint: Path, *offsets: SourceOffset, epoch: int = 0) -> None:
-    place = checkpoint / "offsets" / str(epoch)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text("\n".join(["v1", "{}", *(json.dumps(one.to_json()) for one in offsets)]))
-
-
 def fed(checkpoint: Path, ledger: FakeLedger, barriers: Mapping[int, int]) -> Planner:
     return Planner(Fed(barriers), registration(uid="fed", checkpoint=str(checkpoint)), ledger)
 
@@ -79,25 +73,24 @@ def test_a_root_without_rows_stamps_it_in_an_epoch_of_its_own() -> None:
 
 
 def test_a_source_that_has_ended_stamps_nothing() -> None:
-    ledger = FakeLedger(known=PENDING, own=4)
-    planner = Planner(memory(Store({"a": 2})), registration(), ledger)
+    planner = Planner(memory(Store({"a": 2})), registration(), FakeLedger(known=PENDING, own=4))
     last = planner.next(SourceOffset("s"))
     assert last.ended and last.barrier == 0, "it has ended with this very epoch"
     assert planner.next(last) is last
 
 
 def test_u8_a_fed_source_stays_until_the_others_met_it_or_ended(tmp_path: Path) -> None:
-    ledger = FakeLedger(known=PENDING)
-    planner = fed(tmp_path, ledger, {2: 4})
+    planner = fed(tmp_path, FakeLedger(known=PENDING), {2: 4})
     first = planner.next(SourceOffset("fed"))
     met = planner.next(first)
     assert (met.barrier, met.running["0"].at) == (4, 2)
     other = SourceOffset("other", running={"a": Running(1)}, barrier=3)
-    logged(tmp_path, met, other)
+    query = FakeQuery(tmp_path)
+    query.plan(met, other)
     assert planner.next(met) is met
-    logged(tmp_path, met, SourceOffset("other", barrier=4), epoch=1)
+    query.plan(met, SourceOffset("other", barrier=4))
     assert planner.next(met).running["0"].at == 3
-    logged(tmp_path, met, SourceOffset("other", ended=True), epoch=2)
+    query.plan(met, SourceOffset("other", ended=True))
     assert planner.next(met).running["0"].at == 3
 
 
@@ -105,7 +98,7 @@ def test_nobody_waits_for_a_checkpoint_that_was_aborted(tmp_path: Path) -> None:
     ledger = FakeLedger(known=PENDING)
     planner = fed(tmp_path, ledger, {1: 4})
     met = planner.next(SourceOffset("fed"))
-    logged(tmp_path, met, SourceOffset("other", running={"a": Running(1)}))
+    FakeQuery(tmp_path).plan(met, SourceOffset("other", running={"a": Running(1)}))
     assert planner.next(met) is met
     ledger.known = Checkpoints(4)
     assert planner.next(met).running["0"].at == 2
@@ -115,5 +108,5 @@ def test_a_look_at_the_ledger_may_be_older_than_the_barrier(tmp_path: Path) -> N
     """A checkpoint is recorded before anybody stamps it: one that is not known yet is under way."""
     planner = fed(tmp_path, FakeLedger(known=Checkpoints(3)), {1: 4})
     met = planner.next(SourceOffset("fed"))
-    logged(tmp_path, met, SourceOffset("other", running={"a": Running(1)}))
+    FakeQuery(tmp_path).plan(met, SourceOffset("other", running={"a": Running(1)}))
     assert planner.next(met) is met

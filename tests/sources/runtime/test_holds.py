@@ -41,8 +41,7 @@ class Query:
 
     @property
     def key(self) -> Json:
-        offset = self.log.offsets[-1]
-        return stamps.configuration(self.place, [offset]).user("q").get("key")
+        return stamps.configuration(self.place, [self.log.offsets[-1]]).user("q").get("key")
 
     def set(self, value: int, key: str = "key", target: str = "job") -> int:
         return self.ledger.accept("set_config", target, {"key": key, "value": value}).sequence
@@ -118,8 +117,7 @@ def test_what_calls_for_a_restart(query: Query, kind: str, target: str, value: J
 
 def test_a_restart_makes_no_epoch_of_its_own(query: Query) -> None:
     query.plans()
-    event = query.ledger.accept("restart", "job")
-    query.start(passed=event.sequence)
+    query.start(passed=query.ledger.accept("restart", "job").sequence)
     assert query.plans() and query.log.offsets[-1].control == 0
 
 

@@ -59,14 +59,10 @@ def test_after_each_epoch_it_is_what_later_ones_read(rows: list[int], limit: int
 
 
 def test_one_channel_that_does_not_know_leaves_the_whole_unknown() -> None:
+    assert epochs(Planner(memory(Store({"a": 4}), max_rows_per_epoch=2), None, NoLedger())) == [None, 0]
     # The last epoch ends the source: nothing is left, whoever knows.
     assert epochs(planner(Store({"a": 4, "?": 3}), max_rows_per_epoch=2))[0] is None
     assert epochs(planner(Store({"a": 4, "?": 3})))[-1] == 0
-
-
-def test_a_source_that_says_nothing_has_none() -> None:
-    source = Planner(memory(Store({"a": 4}), max_rows_per_epoch=2), None, NoLedger())
-    assert epochs(source) == [None, 0]
 
 
 def test_the_cost_does_not_grow_with_the_number_of_channels() -> None:
@@ -93,8 +89,7 @@ def test_what_waits_is_reported_with_the_lag() -> None:
 
 def test_datagen_knows_its_end_or_its_pace() -> None:
     assert epochs(DataGen({"uid": "s", "rows": "10", "channels": "2", "max_rows_per_epoch": "4"}))[:2] == [6, 2]
-    endless = DataGen({"uid": "s"})
-    assert endless.lag(Channel("0"), 5) is None
+    assert DataGen({"uid": "s"}).lag(Channel("0"), 5) is None
     paced = DataGen({"uid": "s", "rows_per_second": "10"})
     paced.clock = lambda: 100.0
     assert paced.lag(Channel("0", None, {"start": 90_000}), 30) == 70

@@ -3,11 +3,10 @@
 import inspect
 import json
 import time
-from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from spark_ext.model.offsets import Running, SourceOffset
 from spark_ext.sources.contract import Channel
@@ -141,8 +140,7 @@ def test_a_drain_ends_the_source_where_it_stands() -> None:
     assert (log.offsets[-1].ended, log.offsets[-1].drained, log.offsets[-1].control) == (True, True, 5)
     # Also after a restart, and whatever comes in meanwhile.
     store.rows["c"] = 3
-    again = Planner(memory(store, bounded=False), registration(), ledger)
-    assert log.plan(again) is None
+    assert log.plan(Planner(memory(store, bounded=False), registration(), ledger)) is None
     assert rows_of(log.read()) == before
 
 
@@ -182,8 +180,7 @@ def test_the_highest_control_sequence_is_stamped_and_never_falls() -> None:
 def test_flags_beyond_what_the_offset_says_are_not_honoured() -> None:
     """A replay or restore sees what was true then: the ledger's later flags are another time's."""
     ledger, log = FakeLedger(flags=["a", "b"]), Log()
-    source = Planner(memory(Store({"a": 2, "b": 2})), registration(), ledger)
-    run_to_end(log, source)
+    run_to_end(log, Planner(memory(Store({"a": 2, "b": 2})), registration(), ledger))
     assert rows_of(log.read()) == all_rows({"a": 2, "b": 2})
 
 
@@ -296,39 +293,19 @@ def test_waiting_channels_are_looked_at_once() -> None:
     assert all(len(offset.running) <= 4 for offset in log.offsets)
 
 
-@settings(max_examples=30)
-@given(st.integers(0, 40))
-def test_an_idle_source_returns_its_start_itself(extra: int) -> None:
-    store = Store({f"c{n}": 1 for n in range(extra)}, ends=False)
-    source = planner(store, bounded=False)
-    log = ran(source)
-    end = log.offsets[-1]
-    assert source.next(end) is end
-
-
 @pytest.mark.parametrize("target", ["job", "source:s", "source:s/0"])
-def test_a_pause_is_not_the_end_of_an_available_now_run(target: str) -> None:
-    ledger = FakeLedger()
-    planner = Planner(memory(Store({"0": 10})), registration(), ledger)
+@pytest.mark.parametrize("until_now", [False, True])
+def test_a_pause_is_the_end_of_a_run_until_now_and_of_no_other(target: str, until_now: bool) -> None:
+    ledger, log = FakeLedger(), Log()
+    planner = Planner(memory(Store({"0": 10})), registration(until_now=until_now), ledger)
     planner.prepare_available_now()
     ledger.accept("pause", target)
-    log = Log()
     assert log.plan(planner) is not None, "the pause makes an epoch"
-    assert log.plan(planner) is None and planner.rationed_s > 0
-    ledger.accept("set_config", "job", {"key": "a", "value": 1})
-    assert log.plan(planner) is not None, "so does an event during the pause"
-    assert log.plan(planner) is None and planner.rationed_s > 0
-    ledger.accept("resume", target)
-    run_to_end(log, planner)
-    assert log.offsets[-1].ended and planner.rationed_s == 0
-
-
-@pytest.mark.parametrize("target", ["job", "source:s", "source:s/0"])
-def test_a_run_until_now_does_not_wait_for_what_is_paused(target: str) -> None:
-    ledger = FakeLedger()
-    planner = Planner(memory(Store({"0": 10})), replace(registration(), until_now=True), ledger)
-    planner.prepare_available_now()
-    ledger.accept("pause", target)
-    log = Log()
-    assert log.plan(planner) is not None, "the pause makes an epoch"
-    assert log.plan(planner) is None and planner.rationed_s == 0
+    assert log.plan(planner) is None and (planner.rationed_s > 0) is not until_now
+    if not until_now:
+        ledger.accept("set_config", "job", {"key": "a", "value": 1})
+        assert log.plan(planner) is not None, "so does an event during the pause"
+        assert log.plan(planner) is None and planner.rationed_s > 0
+        ledger.accept("resume", target)
+        run_to_end(log, planner)
+        assert log.offsets[-1].ended and planner.rationed_s == 0

@@ -19,11 +19,9 @@ limits = st.one_of(st.none(), st.integers(1, 7))
 class PlannerMachine(RuleBasedStateMachine):
     @initialize(
         rows=st.dictionaries(names, st.integers(0, 12), max_size=6),
-        flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
-        step=limits,
-        limit=limits,
+        flags=st.tuples(st.booleans(), st.booleans(), st.booleans()), step=limits, limit=limits,
         readers=st.one_of(st.none(), st.integers(1, 4)),
-    )
+    )  # fmt: skip
     def world(
         self, rows: dict[str, int], flags: tuple[bool, ...], step: int | None, limit: int | None, readers: int | None
     ) -> None:

@@ -11,11 +11,10 @@ from spark_ext.control import stamps
 from spark_ext.model.configuration import Stamp
 from spark_ext.model.control import Target
 from spark_ext.model.offsets import Json, Position, SourceOffset
-from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit
 from spark_ext.sources.datagen import DataGen
-from spark_ext.sources.files.source import Files
 from spark_ext.sources.runtime.planner import Planner
+from tests.sources.files.files_kit import opened
 from tests.sources.memory import FakeLedger, Log, Memory, Store, memory, registration, rows_of
 
 ENDLESS = 10**12
@@ -171,8 +170,7 @@ def test_a_source_that_does_not_count_is_read_by_its_shares() -> None:
 
 
 def test_bytes_per_second() -> None:
-    made = DataGen({"uid": "s", "channels": "2"})
-    one = Job(made)
+    one = Job(DataGen({"uid": "s", "channels": "2"}))
     one.limit({"bytes_per_second": 64_000})
     one.run(5)
     assert total(one.run(30)) == pytest.approx(30_000, rel=0.05)
@@ -200,8 +198,7 @@ def test_a_bounded_source_ends_although_its_debt_is_large() -> None:
     assert not one.log.offsets[-1].ended
     made.store.rows.clear()
     ended = SourceOffset("s", 0, control=one.log.offsets[-1].control, stamp=one.log.offsets[-1].stamp)
-    again = Planner(made, registration(), one.ledger, clock=lambda: one.now)
-    assert again.next(ended).ended
+    assert Planner(made, registration(), one.ledger, clock=lambda: one.now).next(ended).ended
 
 
 def test_an_available_now_run_waits_for_tokens_and_reads_all() -> None:
@@ -218,14 +215,6 @@ def test_an_available_now_run_waits_for_tokens_and_reads_all() -> None:
     assert one.now - begin == pytest.approx(0.6, abs=0.15)
 
 
-def test_a_limit_does_not_keep_a_run_that_has_read_everything() -> None:
-    one = job(2, rows=300, rate=10)
-    one.planner.prepare_available_now()
-    one.run(70)
-    assert one.planner.next(one.log.offsets[-1]) is one.log.offsets[-1]
-    assert one.planner.rationed_s == 0
-
-
 class Dated(Memory):
     knows_when_written = True
 
@@ -233,14 +222,10 @@ class Dated(Memory):
         return (100.0 if channel.id == "old" else 9e12) < at
 
 
-def dated() -> Job:
+def test_a_limit_for_old_rows_leaves_others_alone() -> None:
     made = Dated({"uid": "s", "max_rows_per_epoch": "100000"})
     made.store, made.always_bounded = Store({"old": ENDLESS, "new": ENDLESS}, ends=False), False
-    return Job(made)
-
-
-def test_a_limit_for_old_rows_leaves_others_alone() -> None:
-    one = dated()
+    one = Job(made)
     one.limit({"rows_per_second": 100, "older_than": 3_600_000})
     one.run(1)
     found = one.run(30)
@@ -251,9 +236,7 @@ def test_a_limit_for_old_rows_leaves_others_alone() -> None:
 def test_files_are_as_old_as_their_last_change(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n": 1}\n')
     for group in ("file", "directory"):
-        made = Files({"uid": "s", "path": str(tmp_path), "group": group})
-        made.declared = columns("n bigint")
-        channel = next(iter(made.discover()))
+        made, channel = opened(tmp_path, "n bigint", group=group)
         changed = (tmp_path / "a.json").stat().st_mtime
         assert made.knows_when_written
         assert made.written_before(channel, channel.begin, changed + 1)
@@ -274,10 +257,7 @@ def test_a_file_read_in_one_step_is_counted_under_a_limit(tmp_path: Path, name: 
     rows = "".join(json.dumps({"n": str(n)}) + "\n" if "json" in name else f'"{n}\n"\n' for n in range(500))
     data = rows.encode()
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
-    given = {"uid": "s", "path": str(tmp_path), "multiline": "true"}
-    made = Files(given)
-    made.declared = columns("n string")
-    channel = next(iter(made.discover()))
+    made, channel = opened(tmp_path, "n string", multiline="true")
     assert made.advance(channel, 0, Limit()).rows is None, "it is not read twice without need"
     step = made.advance(channel, 0, Limit(rows=10))
     assert (step.rows, step.whole, step.finished) == (500, True, True)

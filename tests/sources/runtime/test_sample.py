@@ -70,8 +70,7 @@ def test_channels_and_ranges_differ() -> None:
 
 def test_a_position_of_any_form_is_hashed() -> None:
     for start in ([3, 0], {"upto": "k", "rows": 1}, {"rows": 1, "upto": "k"}, None, "x"):
-        piece = Range("c", None, start, 9)
-        found = list(sampled([pa.record_batch({"n": range(1_000)})], piece, {"c": 0.5}))
+        found = list(sampled([pa.record_batch({"n": range(1_000)})], Range("c", None, start, 9), {"c": 0.5}))
         assert 400 < sum(batch.num_rows for batch in found) < 600
     by_order = [
         list(sampled([pa.record_batch({"n": range(99)})], Range("c", None, start, 9), {"c": 0.5}))

@@ -3,15 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 
 from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.sources.runtime.planner import NoLedger, Planner
 from spark_ext.sources.runtime.stages import Targets
 from spark_ext.spark.session import registry
 from spark_ext.spark.session.registry import Registration
+from tests.sources.delta_snapshot.test_plan import append
 from tests.sources.memory import Log, Store, memory, registration, rows_of, run_to_end
 
 
@@ -40,12 +39,6 @@ def test_another_planner_of_the_run_reads_up_to_the_same_place(place: Path) -> N
     store.rows.update(a=5, b=2)
     run_to_end(log, planner(store, known))
     assert rows_of(log.read()) == {"a": [0, 1, 2]}
-
-
-def test_the_next_run_reads_what_has_come_since(place: Path) -> None:
-    store, log = Store({"a": 3}, ends=False), Log()
-    run_to_end(log, planner(store, until_now(place, 1)))
-    store.rows.update(a=5, b=2)
     run_to_end(log, planner(store, until_now(place, 2)))
     assert rows_of(log.read()) == {"a": [0, 1, 2, 3, 4], "b": [0, 1]}
 
@@ -101,10 +94,6 @@ def of_table(table: Path, known: Registration, **more: str) -> Planner:
     return made
 
 
-def append(table: Path, *ids: int) -> None:
-    write_deltalake(table, pa.table({"id": pa.array(ids, pa.int64())}), mode="append")
-
-
 def versions(log: Log) -> set[str]:
     """The version of the snapshot, and the one behind which the log ends."""
     names = {one.channel.partition("/")[0] for epoch in log.read() for one in epoch}
@@ -116,11 +105,11 @@ def versions(log: Log) -> set[str]:
 def test_a_table_is_read_as_of_the_start_if_the_planner_dies(place: Path, tmp_path: Path, epochs: int) -> None:
     table, log, known = tmp_path / "table", Log(), until_now(place)
     for one in range(3):
-        append(table, one)
+        append(table, one, 1)
     first = of_table(table, known, version="1")
     for _ in range(epochs):
         log.plan(first)
-    append(table, 3)
+    append(table, 3, 1)
     run_to_end(log, of_table(table, known, version="1"))
     assert versions(log) == {"v1", "versions", "ends at 3"}
     run_to_end(log, of_table(table, until_now(place, 2), version="1"))
@@ -129,9 +118,9 @@ def test_a_table_is_read_as_of_the_start_if_the_planner_dies(place: Path, tmp_pa
 
 def test_the_version_of_a_snapshot_is_chosen_when_the_run_begins(place: Path, tmp_path: Path) -> None:
     table, log, known = tmp_path / "table", Log(), until_now(place)
-    append(table, 0)
+    append(table, 0, 1)
     of_table(table, known)
-    append(table, 1)
+    append(table, 1, 1)
     run_to_end(log, of_table(table, known))
     assert versions(log) == {"v0", "ends at 1"}
 
@@ -139,11 +128,11 @@ def test_the_version_of_a_snapshot_is_chosen_when_the_run_begins(place: Path, tm
 @pytest.mark.parametrize("epochs", range(2))
 def test_a_run_begun_behind_the_newest_version_skips_none(place: Path, tmp_path: Path, epochs: int) -> None:
     table, log, known = tmp_path / "table", Log(), until_now(place)
-    append(table, 0)
+    append(table, 0, 1)
     first = of_table(table, known, starting_version="latest")
     for _ in range(epochs):
         log.plan(first)
-    append(table, 1)
+    append(table, 1, 1)
     run_to_end(log, of_table(table, known, starting_version="latest"))
     assert versions(log) == {"ends at 1"}
     run_to_end(log, of_table(table, until_now(place, 2), starting_version="latest"))

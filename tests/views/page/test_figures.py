@@ -15,16 +15,13 @@ from tests.ledger.rows import START, epoch
 ROWS = st.lists(
     st.builds(
         lambda number, query, lineage, **fields: replace(epoch(number, query, lineage=lineage), **fields),
-        st.integers(0, 4),
-        st.sampled_from("ab"),
-        st.integers(1, 3),
-        incarnation=st.integers(1, 3),
+        st.integers(0, 4), st.sampled_from("ab"), st.integers(1, 3), incarnation=st.integers(1, 3),
         duration_ms=st.none() | st.integers(1, 9),
         **dict.fromkeys(("input_rows", "lag_rows", "late_rows"), st.none() | st.integers(0, 9)),
     ),
     unique_by=lambda row: (row.query, row.lineage, row.epoch),
     max_size=30,
-)
+)  # fmt: skip
 
 
 @given(ROWS, st.integers(1, 3))
@@ -43,9 +40,7 @@ def test_of_each_number_the_newest_lineage_counts(rows: list[EpochRow], least: i
         assert (figures.last, figures.last_ms, figures.lag) == (newest.epoch, newest.duration_ms, newest.lag_rows)
         assert figures.late == sum(row.late_rows or 0 for row in counted.values())
         assert figures.at == newest.committed_at.timestamp() * 1000
-        recent = sum(
-            row.input_rows or 0 for row in counted.values() if row.committed_at.timestamp() * 1000 > now - 60_000
-        )
+        recent = sum(it.input_rows or 0 for it in counted.values() if it.committed_at.timestamp() * 1000 > now - 60_000)
         assert rates_of(epochs, lambda query: least, now)[uid] == round(recent / 60, 1)
 
 

@@ -12,12 +12,10 @@ from spark_ext.views.terminal import mostly, top_view
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ({}, ""),
-        ({"planning": 0}, ""),
-        ({"planning": 10, "user_code": 190, "commit": 100}, "user code 63%"),
+        ({}, ""), ({"planning": 0}, ""), ({"planning": 10, "user_code": 190, "commit": 100}, "user code 63%"),
         ({"reading": 1, "other": 0}, "reading 100%"),
     ],
-)
+)  # fmt: skip
 def test_the_longest_part_with_its_share(parts: dict[str, int], said: str) -> None:
     assert mostly(parts) == said
 

@@ -105,6 +105,5 @@ def test_any_values_can_be_drawn(values: tuple[float | None, ...]) -> None:
 
 def test_hundreds_of_queries_are_one_grey_entry() -> None:
     others = tuple(line(f"q{n}", 1, 2) for n in range(9))
-    panel = Panel(title="Rows", unit="rows", lines=(line("a", 1, 2),), others=others)
-    (legend,) = figure(shown(panel)).legends
+    (legend,) = figure(shown(Panel(title="Rows", unit="rows", lines=(line("a", 1, 2),), others=others))).legends
     assert [text.get_text() for text in legend.get_texts()] == ["a", "9 more", "incident"]
