@@ -80,7 +80,7 @@ def state(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-def test_status_as_json(state: Path) -> None:
+def test_status_as_json_and_for_people(state: Path) -> None:
     found = printed("status", state)
     assert (found["job"], found["state"], found["incarnation"], found["alive"]) == ("flights", "RUNNING", 1, True)
     daily, live = found["queries"]
@@ -98,9 +98,6 @@ def test_status_as_json(state: Path) -> None:
         "queries", "incidents", "timeline", "damage",
     ]  # fmt: skip
     assert found["damage"] == []
-
-
-def test_status_for_people(state: Path) -> None:
     done = spark_ext("status", state)
     assert done.returncode == 0, done.stderr
     assert "flights RUNNING, driver running" in done.stdout
@@ -177,20 +174,18 @@ def test_rows_from_before_a_reset_do_not_count(tmp_path: Path) -> None:
     assert read_status(str(tmp_path / "state")).query("live").epochs == 1
 
 
-def test_finished(state: Path) -> None:
+def test_finished_channels_and_epochs_are_listed(state: Path) -> None:
     assert [(row["kind"], row["source"], row["channel"]) for row in printed("finished", state)] == [
         ("query", "", ""), ("source", "files", ""), ("channel", "files", "c1"), ("channel", "files", "c2"),
     ]  # fmt: skip
     shown = spark_ext("finished", state).stdout
     assert "c2" in shown and "2026-01-01 12:00:03.000" in shown
-
-
-def test_epochs(state: Path) -> None:
     assert [(row["query"], row["epoch"]) for row in printed("epochs", state)] == [
         ("daily", 0), ("live", 0), ("daily", 1), ("daily", 2),
     ]  # fmt: skip
     assert [row["epoch"] for row in printed("epochs", state, "--query", "daily", "--last", "2")] == [1, 2]
     assert len(spark_ext("epochs", state).stdout.splitlines()) == 1 + 4
+    assert "use one of: daily, live" in refused("epochs", state, "--query", "dayly")
 
 
 def test_checkpoints_are_those_of_the_whole_job(tmp_path: Path) -> None:
@@ -206,10 +201,6 @@ def test_checkpoints_are_those_of_the_whole_job(tmp_path: Path) -> None:
     assert [row["checkpoint_id"] for row in printed("checkpoints", tmp_path / "state", "--last", "1")] == [3]
     shown = spark_ext("checkpoints", tmp_path / "state").stdout
     assert "/kept/2" in shown and "full" in shown
-
-
-def test_an_unknown_query_is_refused_with_the_known_ones(state: Path) -> None:
-    assert "use one of: daily, live" in refused("epochs", state, "--query", "dayly")
 
 
 @pytest.mark.parametrize("command", ["status", "finished", "epochs", "checkpoints", "incidents"])

@@ -53,7 +53,7 @@ def test_a_failed_jobs_stack_survives_pickling() -> None:
     assert (parts(back), back.cause_text) == (parts(error), "a stack\nof lines")
 
 
-def test_the_last_error_of_a_chain_counts() -> None:
+def test_the_last_error_counts_by_what_it_derives_from() -> None:
     try:
         try:
             raise DataError("the first")
@@ -63,9 +63,6 @@ def test_the_last_error_of_a_chain_counts() -> None:
         back = from_text(traceback.format_exc())
     assert isinstance(back, FencedError)
     assert (back.what, back.do) == ("the last", "nothing")
-
-
-def test_a_connectors_subclass_is_known_by_what_it_derives_from() -> None:
     back = from_text(rendered(TheirError("theirs", kept="all")))
     assert isinstance(back, TerminalError)
     assert (back.what, back.kept) == ("theirs", "all")

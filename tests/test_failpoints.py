@@ -53,12 +53,6 @@ def test_with_a_folder_a_point_acts_once_over_all_processes(tmp_path: Path, monk
     assert passes("b", 1) == [True]
 
 
-def test_an_unknown_action_is_an_error_and_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(failpoints.VARIABLE, "a=kil")
-    with pytest.raises(ValueError, match="unknown action 'kil' at a"):
-        failpoints.reach("a")
-
-
 def test_workers_get_what_the_driver_was_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """On a cluster they do not inherit the driver's environment."""
     assert failpoints.for_workers() == {failpoints.DRIVER_PID: str(os.getpid())}
@@ -144,7 +138,7 @@ def test_each_ledger_table_and_each_final_step_has_its_points() -> None:
     assert steps == {point.value for point in FailPoint if point.startswith("final.")} - own
 
 
-def test_an_unknown_point_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_points_and_actions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose first part is not one of this package's belongs to a connector of its own."""
     monkeypatch.setenv(failpoints.VARIABLE, "sink.written=raise#9;my_sink.torn=raise")
     with pytest.raises(ValueError, match=r"unknown fail point 'sink\.writen'"):
@@ -155,3 +149,6 @@ def test_an_unknown_point_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(failpoints.VARIABLE, "kafka.comitted=kill")
     with pytest.raises(ValueError, match=r"unknown fail point 'kafka\.comitted'"):
         failpoints.reach(FailPoint.SINK_WRITTEN)
+    monkeypatch.setenv(failpoints.VARIABLE, "a=kil")
+    with pytest.raises(ValueError, match="unknown action 'kil' at a"):
+        failpoints.reach("a")

@@ -163,15 +163,12 @@ def test_the_ledger_and_the_log_take_no_secret(tmp_path: Path, caplog: pytest.Lo
         assert "t0ken-of-a-sink" not in text and text.count("*** was refused") >= 2
 
 
-def test_other_sources_and_sinks_of_spark() -> None:
+def test_what_is_masked_of_other_options_and_what_is_not() -> None:
     jaas = 'x required password="jaas-pass-1";'
     operators.keep_secret("kafka", {"kafka.sasl.jaas.config": jaas, "topic": "shown-topic"})
     operators.keep_secret("jdbc", {"url": "jdbc:postgresql://h/d?password=in-the-url-1", "password": "other-pw-1"})
     assert masking.mask("jaas-pass-1 in-the-url-1 other-pw-1 shown-topic") == "*** *** *** shown-topic"
-
-
-def test_what_is_not_masked() -> None:
-    """Words of messages: settings beside secrets, and values too short to be secret."""
+    # Words of messages: settings beside secrets, and values too short to be secret.
 
     class Some(Options):
         secret_fields = frozenset({"headers"})

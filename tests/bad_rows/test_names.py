@@ -97,13 +97,10 @@ def test_other_files_are_none() -> None:
         assert PendingFile.parse(other) is None
 
 
-def test_the_key_is_that_of_the_end_of_the_epoch() -> None:
+def test_an_epoch_is_named_by_its_end_and_a_range_by_both() -> None:
     assert key_of(SourceOffset.from_json(END.to_json())) == key_of(END)
     changed = [replace(END, lineage=2), replace(END, control=1), replace(END, running={"a": Running(11, {"size": 3})})]
     assert len({key_of(one) for one in (END, *changed)}) == 4
-
-
-def test_a_range_is_named_by_its_channel_and_both_ends() -> None:
     ranges = [("c", 0, 1), ("c", 0, 2), ("c", 1, 2), ("d", 0, 1), ("c", {"a": 1, "b": 2}, 3)]
     assert len({range_name(*one) for one in ranges}) == len(ranges)
     assert range_name("c", {"a": 1, "b": 2}, 3) == range_name("c", {"b": 2, "a": 1}, 3)

@@ -148,13 +148,10 @@ def test_what_counts_is_what_the_savepoint_had(given_steps: list[tuple[str, int]
             offset_lineage = lineage if found_cut is None else found_cut.lineage
 
 
-def test_sources_have_lineages_of_their_own() -> None:
+def test_lineages_are_a_sources_own_and_no_interrupted_restores() -> None:
     ancestry = Ancestry().continued("a", 2, Cut(1, 5)).continued("b", 3, None)
     assert ancestry.counting("a", Cut(2, 7)) == (Cut(2, 7), Cut(1, 5))
     assert ancestry.counting("b", Cut(2, 7)) == (Cut(2, 7),)
-
-
-def test_the_lineage_of_an_interrupted_restore_is_not_continued() -> None:
     ancestry = Ancestry().continued("a", 2, Cut(1, 5)).continued("a", 3, Cut(1, 9))
     assert ancestry.counting("a", Cut(3, 10)) == (Cut(3, 10), Cut(1, 9))
 

@@ -102,8 +102,7 @@ def _spark_of_process() -> SparkSession:
 
 @cache
 def _running() -> kafka.Broker:
-    folder = _OPEN.enter_context(_spark.workplace())
-    return _OPEN.enter_context(_RealBroker(folder))
+    return _OPEN.enter_context(_RealBroker(_OPEN.enter_context(_spark.workplace())))
 
 
 _RealBroker: Final = kafka.Broker

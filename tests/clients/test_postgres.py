@@ -56,14 +56,10 @@ def test_texts_are_exchanged_as_utf8(dsn: str | None) -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("id", ("id",)),
-        (' id , "Order", ', ("id", "Order")),
-        ('"a, ""b"""', ('a, "b"',)),
-        ('a"b, %(id)s', ('a"b', "%(id)s")),
-        ('"open', ('"open',)),
-        ("", ()),
+        ("id", ("id",)), (' id , "Order", ', ("id", "Order")), ('"a, ""b"""', ('a, "b"',)),
+        ('a"b, %(id)s', ('a"b', "%(id)s")), ('"open', ('"open',)), ("", ()),
     ],
-)
+)  # fmt: skip
 def test_columns_as_users_write_them(text: str, names: tuple[str, ...]) -> None:
     assert columns(text) == names
 

@@ -51,7 +51,6 @@ def test_u1_no_row_is_lost_or_repeated_whatever_the_mode(waiting: Chain, mode: s
     taken = [row for row in checkpoints(waiting.folder) if row.kind == "savepoint" and row.status == "COMPLETED"]
     assert [row.mode for row in taken] == ["aligned" if mode == "aligned" else "unaligned"]
     assert ((taken[0].rows_in_flight or 0) > 0) is (mode != "aligned")
-
     again = waiting.job().restore(waiting.savepoint)
     assert set(waiting.written()) <= set(ALL)
     assert again.run(progress=False).finished

@@ -155,12 +155,10 @@ def test_e8_an_event_stays_until_its_effect_is_held_elsewhere(tmp_path: Path) ->
         state.step(event, "acknowledged")
     state.step(partly, "applied", "q", 1)  # of two queries, the other one has still to obey it
     before = control.configuration()
-
     settings = MaintenanceSettings(
         sweep_every=timedelta(0), keep_control_events=timedelta(0), budget=timedelta(minutes=1)
     )
     maintain(Ledger(state.path), datetime.now(timezone.utc) + timedelta(days=1), settings, state.incarnation.fence)
-
     left = {row.sequence for row in Ledger(state.path).table(ControlEventRow).rows()}
     assert left == {event.sequence for event in (stands, lifts, open_, partly, again)}
     after = ControlLog(Ledger(state.path)).configuration()

@@ -249,7 +249,6 @@ def test_e10_after_a_crash_what_stands_holds(spark: SparkSession, tmp_path: Path
     with pytest.raises(ControlRefused) as refused:
         job.send("checkpoint")
     assert refused.value.refusal is Refusal.ENDED
-
     assert steered(spark, tmp_path).run(progress=False).state is (State.CANCELED if last == "stop" else State.FINISHED)
     for event in job.over(*lost):
         assert (event.status, event.reason) == ("failed", LOST)

@@ -146,7 +146,6 @@ def test_i12_the_ends_of_queries_with_sparks_own_sources(lab: JobHarness) -> Non
         shutil.copy(planned / str(last), planned / str(last + 1))  # as if it had died in the middle of an epoch
     result = rate().run(progress=False)
     assert result.finished and result.query("q").last_epoch == last + 1 == log.newest_commit() == log.newest_offsets()
-
     third = sx.Job(lab.spark, "third", state=lab.folder / "third")
     rows = lab.spark.readStream.format("rate").option("rowsPerSecond", "20").load()
     third.add("q", rows.writeStream.format("noop")).start()

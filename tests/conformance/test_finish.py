@@ -36,7 +36,6 @@ def test_f1_f4_f7_f10_a_job_runs_to_its_end_and_then_again(lab: JobHarness) -> N
     assert acknowledged["final"] and acknowledged["positions"] == {"0": 50, "1": 70}
     order = [event["event"] for event in history.events]
     assert order.index("commit") < order.index("committed") < order.index("close")
-
     second = run()
     assert second.finished and second.query("q").finished_before and second.rows == 0
     assert (tuple(lab.events()), lab.history().checkpoints) == (history.events, history.checkpoints)
@@ -78,22 +77,18 @@ def test_f3_a_later_checkpoint_may_serve(lab: JobHarness, monkeypatch: pytest.Mo
 def test_f6_stop_emits_no_end_of_input_and_drain_does(lab: JobHarness) -> None:
     job = lab.job(lab.source(counts="1", live="true", rate=200)).start()
     until(lambda: len(lab.rows()) > 50, "rows of the live source")
-    stopped = job.stop()
-    assert stopped.state is State.CANCELED
+    assert job.stop().state is State.CANCELED
     assert lab.events("end_of_input", "final_checkpoint", "close") == []
     assert lab.ledger.table(FinishedRow).rows() == []
-
     again = lab.job(lab.source(counts="1", live="true", rate=200)).start()
     before = len(lab.rows())
     until(lambda: len(lab.rows()) > before, "rows after the restart")
-    drained = again.drain(timeout=300)
-    assert drained.finished
+    assert again.drain(timeout=300).finished
     assert [event["uid"] for event in lab.events("end_of_input")] == ["in", "q-out"]
     assert {row.drained for row in lab.ledger.table(FinishedRow).rows() if row.kind == "query"} == {True}
     seen = lab.numbers()
     assert seen == expected(len(seen))
     assert lab.job(lab.source(counts="1", live="true", rate=200)).run(progress=False).rows == 0
-
     later = lab.job(lab.source(counts="1", live="true", rate=200))
     lab.add(later, lab.source("added", counts="30"), query="added", out="added")
     assert later.run(progress=False).finished
@@ -103,8 +98,7 @@ def test_f6_stop_emits_no_end_of_input_and_drain_does(lab: JobHarness) -> None:
 def test_f9_operators_that_require_finalization_are_waited_for(lab: JobHarness) -> None:
     """One that needs three more epochs gets exactly three, each marked final; others are not asked."""
     job = lab.job(lab.source(counts="100"), sink="patient_folder", sink_finalize_after=3)
-    result = job.run(progress=False)
-    assert result.finished
+    assert job.run(progress=False).finished
     commits = lab.events("commit")
     assert [event["final"] for event in commits] == [False, True, True, True]
     assert lab.events("final_checkpoint")[0]["epoch"] == commits[-1]["epoch"]
@@ -121,8 +115,7 @@ def test_f9_a_time_limit_is_an_incident_and_the_next_start_runs(lab: JobHarness)
     assert any("not finalized" in incident.what for incident in left.incidents)
     given = sum(event["final"] for event in left.of("q-out", "commit"))
     assert lab.run(lab.source(counts="100"), sink="patient_folder", sink_finalize_after=given + 2).finished
-    finals = [event for event in lab.events("commit") if event["final"] and not event["repeat"]]
-    assert len(finals) == given + 2
+    assert len([event for event in lab.events("commit") if event["final"] and not event["repeat"]]) == given + 2
     assert lab.numbers() == expected(100)
 
 
@@ -145,8 +138,7 @@ def test_f14_one_query_failed_for_good_fails_the_job_at_once(lab: JobHarness) ->
     with pytest.raises(JobFailedError, match="row 0 cannot be read"):
         job.run(progress=False)
     assert job.state is State.FAILED
-    states = {run.spec.uid: run.state for run in job.runs}
-    assert states == {"bad": State.FAILED, "live": State.CANCELED}
+    assert {run.spec.uid: run.state for run in job.runs} == {"bad": State.FAILED, "live": State.CANCELED}
 
 
 @pytest.mark.core

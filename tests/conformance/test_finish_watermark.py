@@ -207,8 +207,7 @@ def test_f18_available_now_does_not_end_before_the_marker(streams: Streams) -> N
 @pytest.mark.core
 def test_f18_a_query_stopped_half_way_is_not_finished(streams: Streams) -> None:
     streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    first = [(h + 0.5, "x", h) for h in range(6)]
-    streams.put("a", first)
+    streams.put("a", [(h + 0.5, "x", h) for h in range(6)])
     # A live source stands for a bounded one that is half read: stopped while there is more to come.
     streams.run(hourly(with_watermark(streams.read("a", live=True), "ts", "1 hour")))
     assert set(streams.markers("a~end")) == {(0, False)}

@@ -53,12 +53,10 @@ def test_i1_a_renamed_query_is_refused_until_the_user_says_so(lab: JobHarness) -
     assert "renamed_from='q'" in refusal.value.do and "job.reset('q', cascade=True)" in refusal.value.do
     with pytest.raises(ConfigurationError, match="'p', which this job never had; its queries so far: 'q'"):
         renamed(lab, frame, renamed_from="p").start()
-
     result = renamed(lab, frame, renamed_from="q").run(progress=False)
     assert result.finished and result.query("r").epochs == 4
     assert lab.numbers() == expected(100)
     assert not lab.checkpoint("q").exists() and lab.checkpoint("r").exists()
-
     reads = len(lab.events("read"))
     with pytest.raises(StateError, match="query 'r' is no longer in the job"):
         renamed(lab, frame, query="s").start()
@@ -109,12 +107,10 @@ def test_i2_a_source_that_moves_to_another_query_is_refused(lab: JobHarness) -> 
         moved(lab, to_b=True).start()
     assert "another uid in 'b'" in refusal.value.do and "job.reset('a', cascade=True)" in refusal.value.do
     assert lab.numbers("a") == before and lab.numbers("b") == []
-
     (lab.folder / "gate").touch()
     first.reset("a")
     assert moved(lab, to_b=True).run(progress=False).finished
     assert lab.numbers("b") == expected(20, 40), "after the reset x is free, and begins anew in b"
-
     other = lab.job(lab.source("z", counts="5"), query="c", out="c")
     lab.add(other, lab.source("w", counts="5"), query="a", out="a")
     writer = lab.source("v", counts="5").writeStream.format("folder").option("path", str(lab.folder / "b"))
@@ -152,7 +148,6 @@ def test_i6_what_an_operator_reads_or_writes_identifies_it(lab: JobHarness) -> N
     with pytest.raises(JobFailedError):
         files(lab, one).run(progress=False)
     assert numbers(lab.folder / "out") == list(range(30))
-
     with pytest.raises(
         ConfigurationError, match=f"option 'path' of source 'in' was '{one}', and is '{two}'"
     ) as refusal:
@@ -163,7 +158,6 @@ def test_i6_what_an_operator_reads_or_writes_identifies_it(lab: JobHarness) -> N
     with pytest.raises(ConfigurationError, match="option 'uid' of sink 'out' was 'out', and is 'other'"):
         files(lab, one, sink="other").start()
     assert numbers(lab.folder / "out") == list(range(30)) and not (lab.folder / "elsewhere").exists()
-
     # The same data in another place: accepted by name, and continued there.
     for part in range(4):
         (two / f"{part}.parquet").unlink()

@@ -61,7 +61,6 @@ def test_l10_a_configured_listener_receives_a_users_own_type(lab: JobHarness) ->
     assert got[manual, RESOLVED][0].cause == "counted again"
     sent = [json.loads(body) for _, body in endpoint.requests]
     assert [(one["incident"]["type"], one["new"]) for one in sent] == [("manual", "OPEN"), ("manual", "RESOLVED")]
-
     ledger = Ledger(job.state_directory)
     rows = {row.incident_id: row for row in ledger.table(IncidentRow).rows()}
     assert (rows[late].severity, rows[late].operator) == ("WARNING", "job 'lab', query 'live'")

@@ -38,7 +38,6 @@ def test_r1_f15_what_has_finished_is_not_read_again_after_a_kill(lab: JobHarness
     rows = {uid: sum(event["end"] - event["start"] for event in events) for uid, events in reads.items()}
     assert rows == {"a": 1000, "bounded": 10_000}
     written = lab.events("commit")
-
     again = mixed(lab).start()
     until(lambda: (log.newest_commit() or 0) >= committed + 5, "epochs after the restart")
     result = again.drain(timeout=300)

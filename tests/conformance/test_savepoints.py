@@ -47,7 +47,6 @@ def test_r4_r5_a_finished_query_needs_its_place_and_its_past(chain: Chain) -> No
     allowed.add("rows", x.write(chain.source())).remove("unique")
     assert allowed.restore(ended).run(progress=False).rows == 0
     shutil.rmtree(chain.folder / "other")
-
     upstream, x = job()
     y = upstream.exchange("y", schema=chain.source().schema)
     upstream.add("rows", x.write(chain.source()))
@@ -56,7 +55,6 @@ def test_r4_r5_a_finished_query_needs_its_place_and_its_past(chain: Chain) -> No
     with refused(StateError, "query 'unique' had finished", "query 'more' upstream of it had not"):
         upstream.restore(ended)
     assert chain.content() == before
-
     result = chain.job("other", "other-out").restore(ended).run(progress=False)
     assert result.finished and result.rows == 0 and chain.written("other-out") == [], "it is terminal"
 
@@ -124,8 +122,7 @@ def test_r8_a_checkpoint_of_the_former_version_restores(lab: JobHarness, version
     (lab.folder / "state").rename(lab.folder / "former")
     (lab.folder / "gate").touch()
     assert job("other").restore(place).run(progress=False).finished
-    both = [*delta_numbers(lab.folder / "out"), *delta_numbers(lab.folder / "other")]
-    assert sorted(both) == expected(40, 25)
+    assert sorted([*delta_numbers(lab.folder / "out"), *delta_numbers(lab.folder / "other")]) == expected(40, 25)
 
 
 @pytest.mark.core

@@ -4,7 +4,6 @@ Each job is stopped after its first epoch and continued, so that the setting mee
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -80,9 +79,8 @@ def windowed(lab: JobHarness, limit: int = 20) -> Job:
 
 
 def check_counts(lab: JobHarness) -> None:
-    counts: list[Any] = DeltaTable(lab.folder / "out").to_pyarrow_table()["count"].to_pylist()
     # Second n of both channels is in window n // 30: two rows for each of the first 60 seconds, one for the others.
-    assert sorted(counts) == [30, 30, 60, 60]
+    assert sorted(DeltaTable(lab.folder / "out").to_pyarrow_table()["count"].to_pylist()) == [30, 30, 60, 60]
 
 
 @pytest.mark.slow(15, "two starts of a stateful query; the first one also starts the Python workers")

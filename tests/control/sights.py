@@ -104,8 +104,7 @@ def looked_at(frame: DataFrame, log: str) -> DataFrame:
     def in_arrow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             look(log, "mapInArrow")
-            seen = json.dumps(sight("row"))
-            yield batch.append_column("seen", pa.array([seen] * batch.num_rows, pa.string()))
+            yield batch.append_column("seen", pa.array([json.dumps(sight("row"))] * batch.num_rows, pa.string()))
 
     def in_pandas(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         for one in frames:

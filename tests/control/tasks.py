@@ -43,8 +43,7 @@ class Epochs:
             if event.kind == "broadcast" and event.sequence > since
         ]  # fmt: skip
         stamp = Stamp(Configuration().after(events), since, tuple(broadcasts))
-        name = stamps.write(str(self.checkpoint), stamp.text())
-        return SourceOffset(uid, 1, control=events[-1].sequence, stamp=name)
+        return SourceOffset(uid, 1, control=events[-1].sequence, stamp=stamps.write(str(self.checkpoint), stamp.text()))
 
     @contextmanager
     def task(

@@ -109,8 +109,7 @@ def test_waits_for_the_final_status(state: State, client: Client) -> None:
 
 
 def test_shows_the_configuration_of_an_epoch(state: State, client: Client) -> None:
-    sent = event(state, client.send(set_key(1)))
-    state.epoch("q", 0, Configuration().after([sent]))
+    state.epoch("q", 0, Configuration().after([event(state, client.send(set_key(1)))]))
     found = client.config("q")
     assert (found.epoch, found.configuration.user("q"), found.configuration.sequence) == (0, {"k": 1}, 1)
     assert client.config("q", 0) == found
@@ -179,9 +178,8 @@ def test_errors_of_the_server_are_errors_of_this_package(state: State) -> None:
 
 
 def test_a_request_beyond_the_limit_is_sent_again_when_told(state: State) -> None:
-    limits = Limits(change_rate=1, change_burst=1, refusal_seconds=0)
     with (
-        ControlServer(state.path, limits=limits) as server,
+        ControlServer(state.path, limits=Limits(change_rate=1, change_burst=1, refusal_seconds=0)) as server,
         ControlClient(server.url, server.token or "") as client,
         httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {server.token}"}) as other,
     ):

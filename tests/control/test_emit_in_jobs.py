@@ -39,8 +39,7 @@ def emitted(state: Path) -> list[ControlEventRow]:
 
 
 def test_e13_a_replayed_epoch_has_emitted_once(lab: JobHarness) -> None:
-    frame = emitting(lab.source(counts="100", max_rows_per_epoch=30))
-    assert lab.run(frame, sink_lost_epoch=1).state is State.FINISHED
+    assert lab.run(emitting(lab.source(counts="100", max_rows_per_epoch=30)), sink_lost_epoch=1).state is State.FINISHED
     assert (1, True) in [(one["epoch"], one["repeat"]) for one in lab.events("commit")], "epoch 1 was run again"
     found = emitted(lab.folder / "state")
     assert [row.value for row in found] == [{"type": "tenth", "value": n} for n in range(0, 100, 10)]
@@ -76,8 +75,7 @@ class Seeing(StatefulProcessor):
 def test_a_stateful_processor_sees_its_epochs_configuration(spark: SparkSession, lab: JobHarness) -> None:
     cloudpickle.register_pickle_by_value(test_emit_in_jobs)
     gate = lab.folder / "gate"
-    frame = lab.source(counts="40", max_rows_per_epoch=20, gate=gate)
-    states = frame.groupBy("channel").transformWithStateInPandas(
+    states = lab.source(counts="40", max_rows_per_epoch=20, gate=gate).groupBy("channel").transformWithStateInPandas(
         statefulProcessor=Seeing(), outputStructType="channel string, n bigint, config string", outputMode="Append",
         timeMode="None",
     )  # fmt: skip

@@ -76,21 +76,16 @@ def test_a_line_that_was_cut_off_by_a_kill_is_no_event(epochs: Epochs) -> None:
     assert types(epochs, 0) == ["whole"]
 
 
-def test_what_was_accepted_is_removed(epochs: Epochs) -> None:
+def test_a_start_removes_what_is_uncommitted_and_later_the_accepted(epochs: Epochs) -> None:
     for epoch in range(4):
         emit(epochs, epoch, "a")
-    discard(str(epochs.checkpoint), 2)
-    assert [len(types(epochs, epoch)) for epoch in range(4)] == [0, 0, 0, 1]
-    discard(str(epochs.checkpoint.parent / "of no query"), 2)
-
-
-def test_a_start_removes_what_uncommitted_epochs_emitted(epochs: Epochs) -> None:
     for epoch in range(3):
-        emit(epochs, epoch, "a")
-    for epoch in range(2):
         epochs.commit(epoch)
     discard_uncommitted(str(epochs.checkpoint))
-    assert [len(types(epochs, epoch)) for epoch in range(3)] == [1, 1, 0]
+    assert [len(types(epochs, epoch)) for epoch in range(4)] == [1, 1, 1, 0]
+    discard(str(epochs.checkpoint), 1)
+    assert [len(types(epochs, epoch)) for epoch in range(4)] == [0, 0, 1, 0]
+    discard(str(epochs.checkpoint.parent / "of no query"), 2)
 
 
 PARTS = st.dictionaries(

@@ -190,7 +190,6 @@ def test_sources_and_sinks_of_main_and_modules_run_on_executors(folder: Path) ->
 def test_e6_e7_and_e13_on_two_workers(folder: Path) -> None:
     rows = operators.rows(folder / "out")
     assert sorted((row["channel"], row["n"]) for row in rows) == [(c, n) for c in "01" for n in range(60)]
-
     attempted = operators.events(folder / "attempts")
     first, later = ({one["executor"] for one in attempted if bool(one["config"]) is obeys} for obeys in (False, True))
     killed = json.loads(rows[0]["seen"])["executor"]
@@ -201,7 +200,6 @@ def test_e6_e7_and_e13_on_two_workers(folder: Path) -> None:
     checkpoint = folder / "state" / "queries" / "q" / "checkpoint"
     for one in seen:
         assert one["config"] == sights.expected(checkpoint, "q", one["epoch"])[0], one
-
     attempts = defaultdict(set)
     for one in attempted:
         attempts[one["key"]].add(one["attempt"])

@@ -12,7 +12,6 @@ from pyspark.sql import types as T
 
 import spark_ext as sx
 from spark_ext.errors import ConfigurationError
-from spark_ext.jobs.result import JobResult
 from spark_ext.model.lifecycle import State
 from spark_ext.spark.logs.spark_log import SparkLog
 from tests.control.states import Sent
@@ -48,8 +47,7 @@ def test_rows_and_schema_are_those_of_the_stream(spark: SparkSession) -> None:
     )  # fmt: skip
     assert not frame.schema["i"].nullable
     assert sx.with_control(frame, uid="c").schema == frame.schema
-    empty = T.StructType([])
-    assert sx.with_control(rate.select(), uid="c").schema == empty
+    assert sx.with_control(rate.select(), uid="c").schema == T.StructType([])
 
 
 def test_it_is_refused_where_it_would_do_nothing(spark: SparkSession, lab: JobHarness) -> None:
@@ -90,8 +88,7 @@ def test_with_available_now_the_job_ends_with_what_is_there(spark: SparkSession,
     job.add("q", writer, available_now=True).start()
     until(lambda: lab.rows(), "rows")
     sequence = Sent(lab.folder / "state")("set_config", {"key": "k", "value": 1})
-    result: JobResult = job.await_termination()
-    assert result.state is State.SUSPENDED
+    assert job.await_termination().state is State.SUSPENDED
     assert sorted(row["n"] for row in lab.rows()) == list(range(6))
     assert stamps(lab) == [sequence] and lab.rows()[-1]["config"] == '{"k": 1}'
 

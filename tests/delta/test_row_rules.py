@@ -95,11 +95,9 @@ def test_a_change_of_the_table_is_seen(tmp_path: Path, opened: Opened) -> None:
     DeltaTable(str(table)).alter.add_columns([Field("at", PrimitiveType("long"), nullable=True)])
     assert asked(table) == frozenset()
     assert len(opened) == 1
-
     shutil.rmtree(table)
     create(table, id=False)
     assert asked(table) == {"id"}
-
     shutil.rmtree(table)
     assert asked(table) == frozenset()
 

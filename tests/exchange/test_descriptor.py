@@ -71,12 +71,9 @@ def test_what_is_no_description_is_refused(tmp_path: Path, text: str) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["exchange.json"]
 
 
-def test_a_newer_version_is_refused() -> None:
+def test_a_newer_version_and_a_lost_description_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="has version 2; this release reads version 1"):
         Descriptor.from_json(described().to_json().replace('"version": 1', '"version": 2'), "e")
-
-
-def test_a_folder_that_lost_its_description_gets_no_new_one(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     with pytest.raises(StateError, match=r"'log' and no exchange\.json"):
         arrow_parts(LocalFolder(tmp_path), "e").master.register(described())

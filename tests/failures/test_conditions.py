@@ -82,13 +82,11 @@ ALL = list(conditions())
 
 def test_every_condition_with_a_state_is_what_it_is_said_to_be() -> None:
     judge = Classifier().judge
-    wrong = []
-    with_state = [one for one in ALL if one.state]
-    for one in with_state:
-        found = judge(one.analyzed).type.value, judge(one.executed).type.value
-        if found != one.types:
-            wrong.append(f"{one.name} ({one.state}): {found}, not {one.types}")
-    assert len(with_state) > 1_000
+    found = {one: (judge(one.analyzed).type.value, judge(one.executed).type.value) for one in ALL if one.state}
+    wrong = [
+        f"{one.name} ({one.state}): {types}, not {one.types}" for one, types in found.items() if types != one.types
+    ]
+    assert len(found) > 1_000
     assert not wrong, "\n".join(wrong)
 
 

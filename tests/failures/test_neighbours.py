@@ -223,7 +223,7 @@ def test_a_group_of_what_was_never_raised_or_with_a_cause() -> None:
     assert seen(raised_by(fails)) == ("NETWORK", "NETWORK")
 
 
-def test_an_exception_without_a_message_is_read_all_the_same() -> None:
+def test_exceptions_without_a_message_or_number_are_read() -> None:
     class GoneError(Exception):
         def __str__(self) -> str:
             raise ConnectionRefusedError(111, "the JVM has gone")
@@ -233,6 +233,7 @@ def test_an_exception_without_a_message_is_read_all_the_same() -> None:
 
     (read,) = python_error.exceptions(raised_by(fails))
     assert (read.name, read.message) == ("GoneError", "<no message: ConnectionRefusedError>")
+    assert python_error.errno_of(OSError("S3", "bucket")) == 0
 
 
 @pytest.mark.parametrize(
@@ -302,10 +303,6 @@ def test_an_error_of_this_package_without_frames_is_the_librarys() -> None:
     fenced = Raised("spark_ext.errors.FencedError", "[FENCED] x", Link.CAUSE, code="FENCED")
     found = CLASSIFIER.judge(Evidence((failed, fenced)))
     assert (found.type.value, found.origin.value) == ("FENCED", "library")
-
-
-def test_a_number_that_is_none() -> None:
-    assert python_error.errno_of(OSError("S3", "bucket")) == 0
 
 
 @pytest.mark.parametrize("number", [5, 16, 116], ids=["input/output error", "busy", "stale handle"])

@@ -147,14 +147,11 @@ def test_what_six_compiles_is_not_the_users_line() -> None:
 @pytest.mark.parametrize(
     ("name", "owner"),
     [
-        ("java.net.Socket", Owner.STANDARD),
-        ("java.base/java.net.Socket", Owner.STANDARD),
-        ("org.apache.spark.rdd.RDD", Owner.SPARK),
-        ("org.apache.spark.sql.delta.OptimisticTransaction", Owner.LIBRARY),
-        ("org.apache.kafka.clients.NetworkClient", Owner.LIBRARY),
-        ("shop.pay.Card", Owner.USER),
+        ("java.net.Socket", Owner.STANDARD), ("java.base/java.net.Socket", Owner.STANDARD),
+        ("org.apache.spark.rdd.RDD", Owner.SPARK), ("org.apache.spark.sql.delta.OptimisticTransaction", Owner.LIBRARY),
+        ("org.apache.kafka.clients.NetworkClient", Owner.LIBRARY), ("shop.pay.Card", Owner.USER),
     ],
-)
+)  # fmt: skip
 def test_the_owner_of_a_class(name: str, owner: Owner) -> None:
     assert owner_of_class(name) is owner
 

@@ -49,7 +49,6 @@ def test_it_is_open_while_the_share_is_too_small(tmp_path: Path) -> None:
     assert alerts.due(0)
     alerts.evaluate(0)
     assert not behind.incidents.open() and not alerts.due(5) and alerts.due(10)
-
     # Down for 20 of the last 60 minutes, because of the system.
     row = incident(1, datetime.now(timezone.utc) - timedelta(minutes=30))
     behind.put(replace(row, job="shop", operator="job 'shop', query 'q'", labels={"type": "SYSTEM"}))
@@ -66,14 +65,12 @@ def test_it_is_open_while_the_share_is_too_small(tmp_path: Path) -> None:
     behind.committed("q", 5)
     assert behind.incidents.open("") == (alert,), "an epoch does not resolve it"
     behind.flush()
-
     # The next driver finds it open, and does not report another one.
     after, ledger = started(tmp_path, registry, 0)
     (inherited,) = after.incidents.open("")
     assert inherited.incident.incident_id == alert.incident.incident_id
     Alerts("shop", ledger, after).evaluate(0)
     assert [one.incident.incident_id for one in after.incidents.open("")] == [alert.incident.incident_id]
-
     # One with another text is another rule, and the start resolves what this one has opened.
     last, ledger = started(tmp_path, read_registry(RULES.replace("90 %", "10 %"), "shop.yaml"), 0)
     assert not last.incidents.open("")

@@ -23,7 +23,6 @@ def test_a_table_that_was_deleted_and_made_anew(lab: JobHarness) -> None:
     assert job.await_termination(300).finished
     held = sorted(row["n"] for row in job.as_of(number).read("out").collect())
     assert held == list(range(len(held))) and 0 < len(held) < 30
-
     newest = DeltaTable(str(place)).version()
     shutil.move(place, lab.folder / "aside")
     for n in range(newest + 1):

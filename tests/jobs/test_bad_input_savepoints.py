@@ -124,8 +124,7 @@ def other_producer(chain: Chain) -> Job:
 
 def without_exchange(chain: Chain) -> Job:
     job = chain.empty().remove("rows")
-    schema = chain.source().schema
-    return job.add("unique", chain.table(chain.unique(job.exchange("x", schema=schema).read("x-in"))))
+    return job.add("unique", chain.table(chain.unique(job.exchange("x", schema=chain.source().schema).read("x-in"))))
 
 
 CHANGES: dict[str, tuple[Callable[[Chain], Job], tuple[str, ...]]] = {

@@ -336,8 +336,7 @@ def test_a_query_that_is_stopped_from_outside_aborts_it(linked: Linked) -> None:
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_query_whose_producer_is_not_built_yet_begins_it(linked: Linked, sealed: bool) -> None:
     """Nobody delivers it a barrier, and no gate opens meanwhile. What is sealed needs none."""
-    graph = JobGraph((QueryNode("a"), QueryNode("c"), QueryNode("p", after=("a",))))
-    job = linked(graph=graph, waiting={"p": ("a",)})
+    job = linked(graph=JobGraph((QueryNode("a"), QueryNode("c"), QueryNode("p", after=("a",)))), waiting={"p": ("a",)})
     job.parts.exchanges.ended_readers = frozenset({"c-in"} if sealed else ())
     job.ask()
     (trigger,) = job.rows("TRIGGERED")

@@ -76,7 +76,6 @@ def test_what_stands_for_a_query_follows_its_uid(renamed: Renamed) -> None:
     open_epoch = SparkLog(str(renamed.lab.checkpoint("q"))).newest_offsets()
     late = [renamed.send("set_config", {"key": key, "value": 8}, "query:q") for key in "ab"]
     note = renamed.send("broadcast", {"type": "note"}, "query:q")
-
     # The rename is recorded, and the start ends before its control event is.
     broken(FailPoint.QUERY_RENAMED, renamed.add(renamed.job(), "p", "in", "out", renamed_from="q").start)
     assert renamed.add(renamed.job(), "p", "in", "out", renamed_from="q").run(progress=False).finished
@@ -88,12 +87,10 @@ def test_what_stands_for_a_query_follows_its_uid(renamed: Renamed) -> None:
     assert renamed.outcome(note) == "rejected", "a request for something that is gone is not done by another"
     replayed = epoch_configuration(renamed.ledger, "p", open_epoch)
     assert replayed is not None and replayed.configuration.user("p") == {"a": 7, "b": 7}
-
     for target, why in {"query:q": Refusal.UNKNOWN_TARGET, "query:p": Refusal.ENDED}.items():
         (refused,) = ControlLog(renamed.ledger).accept([Request("set_config", target, {"key": "a", "value": 9})])
         assert isinstance(refused, ControlRefused) and refused.refusal is why
     assert ControlLog(renamed.ledger).configuration().user("q") == {}
-
     # Another query takes the former uid: nothing of the first one is in force for it.
     job = renamed.add(renamed.add(renamed.job(), "p", "in", "out", renamed_from="q"), "q", "in2", "out2")
     assert job.run(progress=False).finished

@@ -106,7 +106,6 @@ def test_a_restore_in_place_and_one_as_another_job(restored: Restored) -> None:
     assert restored.values() == {None, 2} or restored.values() == {None, 1, 2}
     assert restored.newest("lab") == two, "the configuration is the newest one"
     assert restored.outcome("lab", late) == "failed", "it was sent to the history that the restore has abandoned"
-
     # Another job begins with the configuration of the savepoint, and its own events come behind it.
     other = restored.job("other", "other-out")
     other.restore(place)

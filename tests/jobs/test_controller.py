@@ -156,8 +156,7 @@ class Desk:
         """What a planner returns that has obeyed all events up to one, but for an aligned one that it holds."""
         aligned = {} if held is None else {str(held.sequence): {"kind": held.kind, "target": "job", "value": None}}
         stamp = Stamp(Configuration(sequence, aligned=aligned), outcomes=outcomes or {})
-        name = stamps.write(self.run.checkpoint, stamp.text())
-        return SourceOffset("in", control=sequence, stamp=name, ended=ended)
+        return SourceOffset("in", control=sequence, stamp=stamps.write(self.run.checkpoint, stamp.text()), ended=ended)
 
     def end(self) -> None:
         self.controller.close()

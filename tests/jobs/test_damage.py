@@ -64,7 +64,6 @@ def test_it_is_restored_once_for_each_checkpoint(spark: SparkSession, tmp_path: 
     assert remedy(str(state), ledger) == (newest, "")
     (failed,) = ledger.table(IncidentRow).rows([("type", "=", "failure")])
     assert failed.labels["type"] == "STATE"
-
     # It comes back at once, and is damaged again before it has completed another checkpoint.
     job = chain.job(retained_checkpoints=2, checkpoint_interval="1 hour", on_damage="restore")
     job.restore(newest)

@@ -56,14 +56,12 @@ def test_states_of_a_job_from_its_first_start_to_its_second(lab: JobHarness, tmp
         assert "all 2 are taken by other queries and jobs" in job.snapshot().query("q").reason
         gate.touch()
     until(lambda: job.state is State.RUNNING, "the job runs")
-
     # A pause is neither progress nor downtime.
     job.control.pause(wait=60)
     until(lambda: job.state is State.PAUSED, "the job is paused")
     job.control.resume(wait=60)
     until(lambda: job.state is State.RUNNING, "the job runs again")
     job.stop()
-
     # The second start continues from state.
     gate.unlink()
     job = start()
@@ -79,7 +77,6 @@ def test_states_of_a_job_from_its_first_start_to_its_second(lab: JobHarness, tmp
         *[(2, name) for name in ("DEPLOYING", "RESTORING", "RUNNING", "CANCELED")],
     ]
     assert [(row.incarnation, row.state) for row in states(ledger, "")][-4:] == words[-4:]
-
     # The wait is downtime of its own, which is the system's; the starts, which were asked for, are none.
     incidents = ledger.table(IncidentRow).rows()
     waited = next(row for row in incidents if row.type == "scheduling")

@@ -44,8 +44,7 @@ def test_an_unfinished_upsert_does_not_start_with_another_key(spark: SparkSessio
         assert DeltaTable(tmp_path / "t").version() == version, "nothing of it was started"
     assert job().run(progress=False).finished
     found = DeltaTable(tmp_path / "t").to_pandas().sort_values("id")
-    newest = {at % 70: at for at in range(200)}
-    assert dict(zip(found["id"], found["at"], strict=True)) == newest and len(found) == 70
+    assert dict(zip(found["id"], found["at"], strict=True)) == {at % 70: at for at in range(200)} and len(found) == 70
 
 
 def append(table: Path, *ids: int) -> None:

@@ -64,7 +64,6 @@ def test_a_killed_job_over_a_faltering_store_agrees_with_pandas(
     assert finished(scenario, out, "--per-epoch", "1500") == 0
     assert proxy.seen()["faulty"] >= 10
     proxy.behave()
-
     for name, expected in object_store_job.expected().items():
         assert differences(name, scenario.content(out)[name], Content(expected)) == []
     assert scenario.leftovers(out, late_tasks=False) == []
@@ -72,7 +71,6 @@ def test_a_killed_job_over_a_faltering_store_agrees_with_pandas(
     assert ledger_problems(scenario.state(out), scenario.queries, 2 + 3) == []
     secret = bucket.options["aws_secret_access_key"].encode()
     assert [key for key in bucket.keys(out.name) if secret in bucket.get(key)] == [], "a secret was written"
-
     for name in bucket.environment:
         monkeypatch.delenv(name)
     given = [part for pair in bucket.options.items() for part in ("--storage", "=".join(pair))]

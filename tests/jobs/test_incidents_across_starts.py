@@ -113,19 +113,12 @@ class Jobs:
 
     def open(self) -> set[str]:
         known = standings(self.ledger.table(IncidentChangeRow).read().to_pylist())
-        rows = {row.incident_id for row in self.ledger.table(IncidentRow).rows()}
-        assert known.keys() <= rows
+        assert known.keys() <= {row.incident_id for row in self.ledger.table(IncidentRow).rows()}
         return {one for one, standing in known.items() if standing.state is OPEN}
 
 
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["fail", "fail", "commit", "commit", "end", "kill", "rename", "reset", "restore"]),
-        st.integers(0, 3),
-    ),
-    min_size=3,
-    max_size=14,
-)
+KINDS = ["fail", "fail", "commit", "commit", "end", "kill", "rename", "reset", "restore"]
+STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 3)), min_size=3, max_size=14)
 
 
 @pytest.mark.slow(6, "histories of up to fourteen starts, each of which fences all tables of the ledger")

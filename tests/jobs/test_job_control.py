@@ -68,7 +68,6 @@ def test_a_running_job_is_changed_from_python_and_command_line(
     assert early.token not in "".join(capsys.readouterr())
     job.start()
     until(lambda: epochs(job) > 1, "epochs are committed")
-
     # From Python: each is acknowledged, and says from which epoch on.
     limited = control.rate_limit("source:gen", 1_000_000, wait=60)
     assert limited.status == "acknowledged" and limited.applied["q"] is not None
@@ -78,7 +77,6 @@ def test_a_running_job_is_changed_from_python_and_command_line(
     first = paused.applied["q"]
     assert first is not None and control.config("q", first)["standing"]["pause"] == {"job": {"": None}}
     assert control.config("q")["config"] == {"threshold": 0.5}
-
     # From another process, by the ledger and by the server, while it is paused.
     done = command(job.state_directory, "set", "threshold", "0.8", "--target", "query:q", "--timeout", "60")
     assert done.returncode == 0, done.stderr
@@ -93,7 +91,6 @@ def test_a_running_job_is_changed_from_python_and_command_line(
     until(lambda: job.snapshot().query("q").rows > rows, "it reads again")
     assert control.config("q")["config"] == {"threshold": 0.8}
     assert control.config()["standing"].keys() == {"set_config"}
-
     # What cannot be done says so.
     done = here(job.state_directory, "broadcast", "x", "--expires", "0ms", "--timeout", "60")
     assert done.returncode == output.REFUSED
@@ -103,7 +100,6 @@ def test_a_running_job_is_changed_from_python_and_command_line(
     assert not_done.value.event is not None and not_done.value.event.status == "rejected"
     done = here(job.state_directory, "savepoint", str(busy), "--timeout", "60")
     assert done.returncode == output.REJECTED
-
     # The end: who waits for it is answered, and the server stops with the run.
     waiting = subprocess.Popen(
         [sys.executable, "-m", "spark_ext", "control", early.url, "stop", "--timeout", "60", "--json"],
@@ -117,7 +113,6 @@ def test_a_running_job_is_changed_from_python_and_command_line(
     monkeypatch.setenv("SPARK_EXT_TOKEN", early.token)
     done = here(early.url, "events")
     assert done.returncode == output.UNREACHABLE
-
     # After the run: what stands is taken up by the next start, and what needs a running job is refused.
     kept = control.set("threshold", 0.9, query="q")
     assert kept.status == "accepted"

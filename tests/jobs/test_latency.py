@@ -227,8 +227,7 @@ def test_rows_that_wait_in_an_exchange_count(tmp_path: Path) -> None:
 def test_an_entry_that_is_written_after_the_look_is_waited_for(tmp_path: Path) -> None:
     producer, view, bench, first, second = linked(tmp_path)
     view.look()
-    end = producer.write(0, 10, 10) + 1
-    second.commit(1_050, front(end, new=True))
+    second.commit(1_050, front(producer.write(0, 10, 10) + 1, new=True))
     bench.tick(1_100, first, second)
     bench.meter.follow({"x": view})
     first.commit(1_010, at(1, new=True))

@@ -75,14 +75,12 @@ def test_a_diamond_ends_with_each_row_once_and_is_reset_as_one(lab: JobHarness) 
     assert ended["pass"] < ended["double"] < ended["both"], "in the order of the flow"
     named = {segment.name for entry in log for segment in entry.segments}
     assert named == {path.name for path in (state / "exchanges" / "x" / "data").iterdir()}
-
     again = Diamond(lab).job
     with pytest.raises(ConfigurationError, match="would read it again: double, both"):
         again.reset("pass")
     nothing = again.run(progress=False)
     assert nothing.state is State.FINISHED and nothing.rows == 0 and nothing.epochs == 0, "nothing was changed"
     assert entries(state, "x") == log, "a start with nothing to do writes nothing"
-
     again.reset("pass", "once more", cascade=True)
     assert Diamond(lab).job.run(progress=False).state is State.FINISHED
     assert lab.numbers() == sorted(both(40, 25) * 2), "beside the earlier output"
@@ -101,11 +99,9 @@ def test_after_a_restart_each_row_is_there_once_and_all_released(lab: JobHarness
     gate.touch()
     (lab.folder / "state").rename(lab.folder / "elsewhere")
     (lab.folder / "elsewhere").rename(lab.folder / "state")
-
     failing = Diamond(lab, source={"gate": str(gate), "fail_at": 35}).job
     with pytest.raises(JobFailedError, match="row 35 cannot be read"):
         failing.run(progress=False)
-
     assert Diamond(lab).job.run(progress=False).state is State.FINISHED
     assert lab.numbers() == both(40, 25)
     for name in ("x", "y"):
@@ -157,7 +153,6 @@ def test_a_query_behind_one_that_has_another_name_continues(lab: JobHarness) -> 
     gate.touch()
     assert job("again", "first").run(progress=False).finished
     assert delta_numbers(lab.folder / "late") == expected(40, 25)
-
     job("again", "first").restore(lab.folder / "savepoint")
     assert 0 < len(delta_numbers(lab.folder / "late")) < 65, "it is put back to where it was"
     assert job("again", "first").run(progress=False).finished

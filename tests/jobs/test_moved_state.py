@@ -43,8 +43,7 @@ def test_transform_with_state_is_renamed_and_moved(spark: SparkSession, tmp_path
 
     def job(**words: Any) -> Job:
         grouped = lab.generated(rows=30).selectExpr("n", "1 AS k").groupBy("k")
-        frame = grouped.transformWithStateInPandas(Counts(), "n bigint", "Append", "None")
-        return lab.job(frame, others=(), **words)
+        return lab.job(grouped.transformWithStateInPandas(Counts(), "n bigint", "Append", "None"), others=(), **words)
 
     running = job(interval=NEVER).start()
     until(lambda: SparkLog(str(lab.checkpoint)).newest_commit() == 0, "the first epoch")

@@ -101,7 +101,6 @@ def test_a_query_with_a_channel_source_changes_between_epochs(lab: JobHarness) -
     assert done.status == "acknowledged" and done.result["took_ms"] > 0
     until(lambda: max(by_epoch(lab.folder, "factor")) > done.result["epoch"], "an epoch behind the restart")
     job.stop()
-
     assert states(lab.folder) == ["RUNNING", *["RESTARTING", "RUNNING"] * 2, "CANCELED"]
     assert lab.numbers() == expected(len(lab.rows()))
     factors = by_epoch(lab.folder, "factor")
@@ -156,7 +155,6 @@ def test_a_query_of_sparks_own_sources_is_built_with_new_options(lab: JobHarness
     assert [zones[epoch] for epoch in sorted(zones)] == [{zone}] * (len(zones) - 1) + [{"Asia/Tokyo"}]
     sizes = [len(values) for values in by_epoch(lab.folder, "n").values()]
     assert sizes[:4] == [1, 1, 1, 1] and max(sizes[4:]) > 1
-
     # A further start builds with what is in force.
     seen: list[dict[str, Any]] = []
 

@@ -49,13 +49,11 @@ def test_a_newer_one_is_refused_or_the_older_goes_on(lab: JobHarness, kafka: Bro
     kafka.send(topic, [framed(first, ORDER_1, {"id": n, "amount": Decimal(n), "at": NOON}) for n in range(3)])
     kafka.send(topic, [b"no record"])
     assert ran(lab, values(lab, kafka, registry, topic)) == [(0, 3)]
-
     second = registry.register(f"{topic}-value", ORDER_2)
     kafka.send(topic, [framed(second, ORDER_2, {"id": 4, "at": NOON, "note": None, "state": "new"})])
     kafka.send(topic, [framed(first, ORDER_1, {"id": 5, "amount": Decimal(5), "at": NOON})])
     with refused(ConfigurationError, "option 'value_version' of source 'in' was '1 (schema ", "in.value_version"):
         delta_job(lab, values(lab, kafka, registry, topic)).run(progress=False)
-
     pinned = values(lab, kafka, registry, topic, value_version="1")
     assert ran(lab, pinned) == [(0, 3), (0, 4)], "the new one has no amount"
     table = DeltaTable(lab.folder / "out").to_pyarrow_table()

@@ -44,14 +44,12 @@ def test_an_epoch_in_doubt_is_completed_before_a_rescale(lab: JobHarness) -> Non
     log = SparkLog(str(lab.checkpoint()))
     assert (log.newest_commit(), log.newest_offsets()) == (0, 1)
     written = lab.numbers()
-
     changed = job(lab)
     changed.rescale("q", 3)
     assert lab.numbers() == written, "the epoch is known, and no other one has run"
     # Spark has added an epoch without rows, with the new partitions.
     assert log.newest_commit() == log.newest_offsets()
     assert partitions(lab.checkpoint()) == 3
-
     assert changed.run(progress=False).finished
     assert lab.numbers() == expected(40, 40)
     repeated = [event for event in lab.events("commit") if event["repeat"]]
@@ -146,7 +144,6 @@ def test_what_is_copied_is_read_after_the_claim(lab: JobHarness, monkeypatch: py
     with pytest.raises(StateError, match=f"epoch {(newest or 0) + 1} is planned and not committed"):
         job(lab, gate=gate).rescale("q", 3)
     assert log.newest_commit() == newest and state_partitions(str(lab.checkpoint()), newest or 0) == 2
-
     # Nothing says where a query writes that is not in the job, and no start would complete this epoch of it.
     without = lab.job(lab.source("other-in", counts="5"), query="other", out="other").remove("q")
     with pytest.raises(StateError, match="the query is not in the job"):

@@ -28,8 +28,7 @@ def test_metadata_that_has_no_positions_rolls_no_table_back() -> None:
     """The table would be rolled back to nothing, while the query continues behind epoch 41."""
     raw = json.loads((Path(__file__).parents[1] / "golden" / "checkpoint-v1.json").read_text())
     found = comparison(CheckpointMetadata.from_json(raw), "daily")
-    message = "does not say where the target of sink 'daily' was after epoch 41"
-    with pytest.raises(StateError, match=message) as refused:
+    with pytest.raises(StateError, match="does not say where the target of sink 'daily' was after epoch 41") as refused:
         found.check_position("daily", "daily")
     assert "accept_duplicates=('daily',)" in refused.value.do and "query 'daily'" in refused.value.operator
 

@@ -102,7 +102,6 @@ def test_a_query_removed_at_the_savepoint_has_come_back(lab: JobHarness) -> None
     gate.touch()
     assert job().run(progress=False).finished
     assert written(lab, "out", "second") == [120, 60]
-
     with refused(StateError, "query 'second' had run before the savepoint was taken", "job.remove('second')"):
         job().restore(place)
     assert written(lab, "out", "second") == [120, 60]
@@ -180,7 +179,6 @@ def test_an_exchanges_sources_that_the_savepoint_barely_knows(lab: JobHarness) -
     until(lambda: {"x", "y", "read-y"} <= set(done()), "the exchanges are sealed, and one of them was read")
     until(lambda: made.snapshot().query("held").rows > 0, "the other one is still to be read")
     made.stop(savepoint=lab.folder / "savepoint")
-
     with refused(StateError, "source 'more-in'", "the first 5 rows of exchange 'y' had been released"):
         job(more=True).restore(lab.folder / "savepoint")
     job(producer=False).restore(lab.folder / "savepoint")

@@ -72,9 +72,8 @@ def test_on_an_object_store_commits_are_copied_last(store: Path, monkeypatch: py
         storage.link(source, target)
 
     monkeypatch.setattr(restored_parts, "link", link)
-    part = QueryMetadata("id", 7)
     comparison: Any = SimpleNamespace(
-        names={"q": "q"}, saved=SimpleNamespace(metadata=SimpleNamespace(queries={"q": part}))
+        names={"q": "q"}, saved=SimpleNamespace(metadata=SimpleNamespace(queries={"q": QueryMetadata("id", 7)}))
     )
     RestoredStates(comparison, f"file://{store}", 5, Lineages()).put()
     assert set(copied) == names == names_in(store / place)

@@ -34,7 +34,6 @@ def test_r10_r13_in_place_after_the_end_and_again_as_another_job(chain: Chain) -
     saved = read_savepoint(str(chain.savepoint))
     assert saved.about.rows_in_flight and not any(part.finished for part in saved.metadata.queries.values())
     elsewhere = chain.savepoint.rename(chain.folder / "moved")
-
     job = chain.job()
     job.restore(elsewhere)
     before = chain.written()
@@ -53,10 +52,8 @@ def test_r10_r13_in_place_after_the_end_and_again_as_another_job(chain: Chain) -
     shutil.copytree(elsewhere, chain.savepoint)
     shutil.rmtree(elsewhere)
     shutil.rmtree(state / "replaced")
-
     assert job.run(progress=False).finished and chain.written() == ALL
     assert chain.job().run(progress=False).rows == 0
-
     assert chain.job("other", "other-out").restore(chain.savepoint).run(progress=False).finished
     assert sorted([*before, *chain.written("other-out")]) == ALL, "what had been written before is in the first table"
     assert chain.written() == ALL, "which the other job leaves alone"
@@ -81,14 +78,12 @@ def test_interrupted_at_each_step_and_repeated(chain: Chain, monkeypatch: pytest
         if point is FailPoint.RESTORE_EXCHANGES:
             assert exchange.parts().master.log.look().last > before, "which the attempt before had moved aside"
     job.restore(chain.savepoint)
-
     second = chain.folder / "second"
     for point in SAVEPOINT:
         broken(point, lambda: job.savepoint(second))
         assert not second.exists()
     job.savepoint(second)
     job.restore(second, state_partitions={"unique": 3})
-
     checkpoint = chain.folder / "state" / "queries" / "unique" / "checkpoint"
     for number, point in enumerate(RESCALE, 4):
         broken(point, lambda number=number: job.rescale("unique", number))

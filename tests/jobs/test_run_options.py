@@ -46,14 +46,11 @@ class Other:
         return "started"
 
 
-def test_a_run_waits_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_waits_for_another_one_or_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_options, "LOOK_EVERY", 0.001)
     start = Other(3)
     assert RunOptions.of("lab", "now", if_running="wait").when_free("lab", start, threading.Event()) == "started"
     assert start.starts == 4
-
-
-def test_or_is_refused() -> None:
     start = Other(1)
     with pytest.raises(JobRunningError):
         RunOptions.of("lab", "now").when_free("lab", start, threading.Event())

@@ -93,14 +93,12 @@ def test_l6_what_holds_a_query_is_found_by_its_stacks(spark: SparkSession, tmp_p
         stopping.over()
         stopping.moves(2)
     assert found == {"function": ("USER_CODE", "user"), "read": ("SOURCE", "user"), "commit": ("SINK", "user")}
-
     # A slow system: the processes that work for the query are there, and do not run.
     with frozen(stopping.job.state_directory, "task"):
         holder = stopping.stall().holder
         assert (holder.type.value, holder.origin.value) == ("SYSTEM", "spark") and "does not answer" in holder.what
     stopping.over()
     stopping.job.stop()
-
     rows = Ledger(stopping.job.state_directory).table(IncidentRow).rows([("type", "=", "stall")])
     assert [row.labels["type"] for row in sorted(rows, key=lambda row: row.at)] == [
         *(kind for kind, _ in found.values()),
@@ -118,7 +116,6 @@ def test_a_stall_ends_the_job_if_the_settings_say_so(spark: SparkSession, tmp_pa
         until(lambda: stopping.job.state in (State.FAILING, State.FAILED), "the job fails", 60)
     with pytest.raises(sx.errors.JobFailedError, match="no progress since"):
         stopping.job.await_termination(60)
-
     # And leaves the stacks of all processes, although it has ended meanwhile.
     (row,) = Ledger(stopping.job.state_directory).table(IncidentRow).rows([("type", "=", "stall")])
     path = Path(row.evidence["dump"])

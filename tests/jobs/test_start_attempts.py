@@ -42,8 +42,7 @@ def at_first_failure(act: Callable[[], object]) -> Iterator[list[str]]:
 
 
 def test_a_claim_that_fails_in_passing_is_tried_again(lab: JobHarness) -> None:
-    job = lab.job(lab.source(counts="20"), sink_fail_claims=2, sink_commit_backoff="1 ms")
-    assert job.run(progress=False).finished
+    assert lab.job(lab.source(counts="20"), sink_fail_claims=2, sink_commit_backoff="1 ms").run(progress=False).finished
     assert [event["event"] for event in lab.events("claim_failed", "claim")] == ["claim_failed"] * 2 + ["claim"]
     assert lab.numbers() == expected(20)
 

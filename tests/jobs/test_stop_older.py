@@ -88,8 +88,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
         session: Any = Session(tmp_path, stop)
         settings = JobSettings(start_timeout=within)
         parts = Composition(session, "lab", str(tmp_path))
-        options = StartOptions(takeover=True)
-        return start_job(session, "lab", ledger_in(tmp_path), parts, settings, options, **given)
+        return start_job(session, "lab", ledger_in(tmp_path), parts, settings, StartOptions(takeover=True), **given)
 
     return start
 

@@ -57,12 +57,10 @@ def test_repeated_runs_read_what_is_new_and_end_when_asked_to(lab: JobHarness) -
     assert lab.numbers() == expected(7)
     assert hourly.committed()[-1] == 7, "the last epoch is acknowledged as well"
     assert not lab.events("end_of_input", "close")
-
     epochs = [len(list((lab.checkpoint(query) / "commits").glob("[0-9]*"))) for query in ("first", "second")]
     nothing = hourly.run()
     assert (nothing.state, nothing.rows, nothing.epochs) == (State.SUSPENDED, 0, 0)
     assert epochs == [len(list((lab.checkpoint(query) / "commits").glob("[0-9]*"))) for query in ("first", "second")]
-
     hourly.grow(9)
     last = hourly.run(emit="all")
     assert (last.state, last.rows) == (State.FINISHED, 4)
@@ -132,7 +130,6 @@ def test_paused_input_is_left_to_a_later_run_the_rest_is_read(lab: JobHarness) -
     assert states == dict.fromkeys(("first", "second", "paused"), State.CANCELED) | {"free": State.SUSPENDED}
     assert "query:paused" in result.query("paused").reason
     assert written(lab, "free") == [1, 2] and written(lab, "paused") == [1] and not lab.rows()
-
     for target in ("query:paused", "query:second"):
         job().control.resume(target)
     assert job().run(until="now", progress=False).caught_up

@@ -54,14 +54,11 @@ def test_a_value_that_its_column_does_not_take_is_refused(row: FinishedRow | Che
         to_arrow(type(row), [row])
 
 
-def test_only_optional_and_json_columns_are_nullable() -> None:
+def test_columns_are_described_and_few_of_them_nullable() -> None:
     schema = arrow_schema(EpochRow)
     optional = ["input_rows", "duration_ms", "offsets", "spent_ms", "parts_ms", "lag_rows", "late_rows"]
     assert [field.name for field in schema if field.nullable] == optional
     assert schema.field("committed_at").type == pa.timestamp("us", tz="UTC")
-
-
-def test_every_table_and_column_is_described() -> None:
     assert "| |" not in pages.tables().replace("| column | type | meaning |", "")
     assert all(row_type.__doc__ for row_type in ROWS)
 
@@ -72,14 +69,11 @@ def test_an_equal_json_value_has_equal_text() -> None:
     assert texts[0] == texts[1]
 
 
-def test_a_member_is_stored_as_its_text_and_equal_to_it() -> None:
+def test_members_are_stored_as_texts_and_steps_are_statuses() -> None:
     row = checkpoint(1, kind=CheckpointKind.FINAL, status=CheckpointStatus.COMPLETED)
     table = to_arrow(CheckpointRow, [row])
     assert (table["kind"].to_pylist(), table["status"].to_pylist()) == (["final"], ["COMPLETED"])
     assert from_arrow(CheckpointRow, table) == [row]
     assert f"{ControlStatus.ACCEPTED}, {JobEvent.RESET}" == "accepted, reset"
-
-
-def test_the_steps_of_a_final_checkpoint_are_statuses() -> None:
     others = {"TRIGGERED", "FAILED", "RELEASED"}
     assert {step.value for step in FinalStep} | others == {status.value for status in CheckpointStatus}

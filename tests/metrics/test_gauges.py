@@ -48,12 +48,9 @@ def test_the_latest_latency_is_that_of_the_slowest_way() -> None:
     assert value(measured(shown=shown), "spark_ext_latest_latency_seconds", "q", "in") == 1.5
 
 
-def test_what_is_not_known_has_no_series() -> None:
+def test_a_lag_that_is_known_has_an_age_while_its_query_runs() -> None:
     names = {one.metric.name for one in measured(shown=live()).samples()}
     assert not names & {"spark_ext_lag_rows", "spark_ext_watermark_delay_seconds", "spark_ext_downtime_seconds_total"}
-
-
-def test_a_lag_has_an_age_while_its_query_runs() -> None:
     shown = live()
     facts = QueryFacts(
         lags={"in": 30, "other": 4}, lags_at={"in": at(60).timestamp()}, newest_row="2026-01-01T12:01:30Z"

@@ -91,10 +91,11 @@ def test_members_of_any_value_are_stored_in_one_form_or_refused(kind: Kind, valu
             assert checked(kind, target, stored) == stored
 
 
-def test_every_example_is_taken() -> None:
+def test_examples_are_taken_and_durations_become_milliseconds() -> None:
     for kind in kinds().values():
         if kind.public and kind.value_type is not None:
             assert checked(kind, _target(kind), kind.example), kind.name
+    assert checked(kinds()["trigger_interval"], JOB, {"interval": "10 s"}) == {"interval": 10_000}
 
 
 @pytest.mark.parametrize(
@@ -123,10 +124,6 @@ def test_what_is_wrong_is_said(name: str, value: Any, says: str) -> None:
 def test_a_kind_is_not_addressed_to_what_cannot_obey_it() -> None:
     with pytest.raises(BadValue, match="checkpoint may be addressed to: job; not to a source"):
         checked(kinds()["checkpoint"], source("s"), None)
-
-
-def test_durations_are_stored_as_milliseconds() -> None:
-    assert checked(kinds()["trigger_interval"], JOB, {"interval": "10 s"}) == {"interval": 10_000}
 
 
 def nested(depth: int) -> dict[str, Any]:

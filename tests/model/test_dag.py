@@ -32,7 +32,7 @@ def reached(graph: JobGraph, query: str) -> set[str]:
     return found
 
 
-def test_the_parts_of_a_graph() -> None:
+def test_the_parts_of_a_graph_with_an_exchange_read_twice() -> None:
     left, right = node("left", writes="a"), node("right", writes="b unread")
     graph = JobGraph((node("join", reads="a b"), left, right, node("report", after="join")))
     assert graph.order == ("left", "right", "join", "report")
@@ -45,6 +45,10 @@ def test_the_parts_of_a_graph() -> None:
     assert (graph.producers("report"), graph.upstreams("report")) == ((), ("join",))
     assert (graph.downstreams("join"), graph.descendants("left")) == (("report",), ("join", "report"))
     assert graph["join"].reads[1].exchange == "b"
+    graph = JobGraph((node("a", writes="x"), QueryNode("self-join", (Reader("x", "l"), Reader("x", "r")))))
+    assert graph.producers("self-join") == ("a",)
+    assert [reader.uid for _, reader in graph.consumers("x")] == ["l", "r"]
+    assert graph.downstreams("a") == ("self-join",)
 
 
 def test_each_edge_points_to_the_right_in_a_picture() -> None:
@@ -70,31 +74,16 @@ def test_no_two_queries_have_one_place_in_a_picture(graph: JobGraph) -> None:
     assert all(places[upstream][0] < places[downstream][0] for upstream, downstream, _ in graph.edges())
 
 
-def test_one_query_may_read_an_exchange_twice() -> None:
-    graph = JobGraph((node("a", writes="x"), QueryNode("self-join", (Reader("x", "l"), Reader("x", "r")))))
-    assert graph.producers("self-join") == ("a",)
-    assert [reader.uid for _, reader in graph.consumers("x")] == ["l", "r"]
-    assert graph.downstreams("a") == ("self-join",)
-
-
 @given(graphs(10))
-def test_the_order_puts_each_query_behind_its_upstreams(graph: JobGraph) -> None:
+def test_order_neighbours_and_descendants_follow_the_edges(graph: JobGraph) -> None:
     place = {uid: number for number, uid in enumerate(graph.order)}
     assert sorted(place) == sorted(one.uid for one in graph.nodes)
     assert all(place[before] < place[after] for before, after in edges(graph))
     assert {(before, one) for one in graph.order for before in graph.upstreams(one)} == edges(graph)
     assert {(one, after) for one in graph.order for after in graph.downstreams(one)} == edges(graph)
     assert set(graph.roots) == set(graph.order) - {after for _, after in edges(graph)}
-
-
-@given(graphs(10))
-def test_queries_added_behind_their_upstreams_keep_their_order(graph: JobGraph) -> None:
     again = JobGraph(tuple(graph))
     assert again.order == graph.order == tuple(one.uid for one in again.nodes)
-
-
-@given(graphs(10))
-def test_descendants_are_all_that_is_reached_in_flow_order(graph: JobGraph) -> None:
     for query in graph.order:
         found = graph.descendants(query)
         assert set(found) == reached(graph, query)

@@ -51,15 +51,12 @@ def test_a_text_that_is_too_long_is_cut_in_each_part_that_is() -> None:
     assert text.count(CUT) == 2 and text.endswith(CUT)
 
 
-def test_what_an_incident_has_seen_comes_first() -> None:
+def test_stacks_and_what_an_incident_has_seen_are_texts() -> None:
     (section,) = seen({"since": "now", "stacks": {"Main": ["a.py, line 1, in f", "b.py, line 2, in g"], "idle": []}})
     assert section.text == '"Main"\n    at a.py, line 1, in f\n    at b.py, line 2, in g\n\n"idle"'
     without: list[object] = [None, {}, {"stacks": {}}, {"stack": "text"}, "text"]
     for nothing in without:
         assert seen(nothing) == ()
-
-
-def test_stacks_are_innermost_first() -> None:
     frames = (Frame(Owner.USER, "shop.py", 41, "price"), Frame(Owner.STANDARD, "threading.py", 0, "run"))
     assert stacks([Thread("Main", frames), Thread("idle")]) == (
         '"Main"\n    at shop.py, line 41, in price\n    at threading.py, in run\n\n"idle"\n'

@@ -41,16 +41,12 @@ def test_an_event_for_a_source_is_applied_when_the_source_has_it() -> None:
         assert one.seen(OTHER, 2, offsets(c=9)) is one
 
 
-def test_it_is_acknowledged_once_all_concerned_have_committed() -> None:
+def test_it_is_acknowledged_once_all_that_can_have_committed() -> None:
     one = Progress(event()).seen(ABLE, 4, offsets(a=7))
     assert one.last_step([view(ABLE, 9), view(OTHER, 9)]) is None
     two = one.seen(OTHER, 2, offsets(c=7))
     assert two.last_step([view(ABLE, 3), view(OTHER, 2)]) is None
     assert two.last_step([view(ABLE, 4), view(OTHER, 2)]) == Step("acknowledged")
-
-
-def test_queries_that_can_not_obey_are_named() -> None:
-    one = Progress(event()).seen(ABLE, 4, offsets(a=7))
     done = one.last_step([view(ABLE, 4), view(OTHER, 1, Standing.FINISHED)])
     assert done == Step("acknowledged", reason="query 'r' has finished")
     native = QueryView("n", frozenset(), Standing.BLIND)
@@ -58,16 +54,13 @@ def test_queries_that_can_not_obey_are_named() -> None:
     assert done is not None and done.status == "acknowledged" and "with_control" in done.reason
 
 
-def test_an_event_nobody_can_obey_is_rejected_with_the_reason() -> None:
+def test_what_nobody_can_ever_obey_is_rejected_with_the_reason() -> None:
     for target, seen, reason in (
         (JOB, view(ABLE, 4, Standing.FINISHED), "query 'q' has finished"),
         (source("a"), view(ABLE, 4, ended="a"), "query 'q' has read source 'a' to its end"),
         (query("gone"), ABLE, "the job has nothing that it is addressed to"),
     ):
         assert Progress(event(target=target)).last_step([seen]) == Step("rejected", reason=reason)
-
-
-def test_it_is_open_while_a_query_may_obey_it_in_a_later_start() -> None:
     for standing in (Standing.ABLE, Standing.STOPPED):
         assert Progress(event()).last_step([view(ABLE, 4, standing)]) is None
 
@@ -116,9 +109,7 @@ def test_it_is_applied_with_the_first_epoch_after_the_restart() -> None:
     last = two.last_step([passed])
     note = "query 'built' was restarted before epoch 4, in 800 ms"
     assert last == Step("acknowledged", reason=note, result={"restarted": ["built"], "took_ms": 800})
-
-
-def test_what_a_query_was_started_with_is_in_force_once_it_runs() -> None:
+    assert Rebuilt(4, 800, 3).note("q").endswith("; epoch 3 was interrupted, and completed before")
     assert progress().restarted(replace(BUILT, passed=7, since=-1)).applied == {}
     assert progress().restarted(replace(BUILT, passed=9, since=2)).last_step([BUILT]) == Step("acknowledged")
 
@@ -130,16 +121,9 @@ def test_an_aligned_key_is_in_force_when_it_is_released() -> None:
     assert replace(one, rebuilt={"built": Rebuilt(2, 1)}).restarted(passed).applied == {"built": 2}
 
 
-def test_an_interrupted_epoch_is_named() -> None:
-    assert Rebuilt(4, 800, 3).note("q").endswith("; epoch 3 was interrupted, and completed before")
-
-
-def test_a_key_that_no_function_reads_is_rejected() -> None:
+def test_keys_that_no_function_can_read_are_rejected() -> None:
     last = progress("other").last_step([BUILT])
     assert last is not None and last.status == "rejected" and "its function has not read it" in last.reason
-
-
-def test_settings_of_sparks_are_for_configuration_functions() -> None:
     seen = progress("spark.sql.ansi.enabled").seen(WRITER, 3, {"a": SourceOffset("a", control=9)})
     assert seen.applied == {}
     last = seen.last_step([WRITER])

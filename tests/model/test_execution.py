@@ -71,9 +71,15 @@ def test_the_state_of_a_start(looks: tuple[Look, ...], stateful: bool, state: St
     assert state_after(*looks, stateful=stateful).state is state
 
 
-def test_why_a_start_takes_long_and_a_commit_ends_the_restore() -> None:
+def test_why_a_start_takes_long_or_tasks_wait() -> None:
     assert state_after(look(Phase.PLANNING)).reason == "the first epoch is being planned"
     assert execution_state(State.RUNNING, "", Progress(stateful=True).after(LOADS).committed()).state is State.RUNNING
+    waits = Tasks(waiting=1)
+    assert state_after(*[look(Phase.EPOCH, waits)] * 2).reason == (
+        "1 task without a slot: all 2 are taken by other queries and jobs"
+    )
+    free = look(Phase.EPOCH, waits, cluster=Cluster(1, 2, 1))
+    assert "1 of 2 are taken" in state_after(free, free).reason
 
 
 @pytest.mark.parametrize("settled", [False, True])
@@ -87,15 +93,6 @@ def test_l8_tasks_without_a_slot_are_scheduling_since_first_seen(settled: bool) 
     assert shown.reason == "4 tasks without a slot: no executor is registered"
     again = state_after(first, second, look(Phase.EPOCH, Tasks(running=1, waiting=3), seconds=1), settled=settled)
     assert again.state is State.RUNNING
-
-
-def test_why_tasks_wait() -> None:
-    waits = Tasks(waiting=1)
-    assert state_after(*[look(Phase.EPOCH, waits)] * 2).reason == (
-        "1 task without a slot: all 2 are taken by other queries and jobs"
-    )
-    free = look(Phase.EPOCH, waits, cluster=Cluster(1, 2, 1))
-    assert "1 of 2 are taken" in state_after(free, free).reason
 
 
 def test_paused_is_shown_unless_tasks_wait() -> None:

@@ -16,11 +16,8 @@ identities = st.builds(
 
 
 @given(identities)
-def test_an_identity_survives_the_options(identity: Identity) -> None:
+def test_an_identity_survives_the_options_that_have_it(identity: Identity) -> None:
     assert Identity.of({OPTION: identity.encode(), "path": "x"}, "sink 'out'") == identity
-
-
-def test_without_the_option_there_is_no_job() -> None:
     assert Identity.of({"path": "x"}, "sink 'out'") is OUTSIDE
     assert not OUTSIDE.in_job
 

@@ -28,7 +28,7 @@ def test_a_reset_of_the_job_is_one_of_each_query() -> None:
     assert (lineages.of("q"), lineages.of("r"), lineages.newest) == (3, 3, 3)
 
 
-def test_a_renamed_query_keeps_its_own_and_its_old_name_does_not() -> None:
+def test_renames_keep_a_lineage_until_a_reset_ends_it() -> None:
     lineages = Lineages(renamed("new", "old", 1, 1, incarnation=4))
     assert (lineages.of("new"), lineages.of("old")) == (1, 2)
     assert lineages.names("new", 1) == ("new", "old")
@@ -39,17 +39,11 @@ def test_a_renamed_query_keeps_its_own_and_its_old_name_does_not() -> None:
     (now, before) = lineages.spans("new")
     assert now.holds("new", 4) and not now.holds("new", 3) and not now.holds("old", 5)
     assert before.holds("old", 3) and not before.holds("old", 4)
-
-
-def test_a_query_can_be_renamed_again_and_back() -> None:
     lineages = Lineages((*renamed("b", "a", 1, 1, 2), *renamed("c", "b", 1, 2, 3), *renamed("a", "c", 1, 3, 4)))
     assert lineages.of("a") == 1
     assert lineages.names("a", 1) == ("a", "c", "b")
     assert lineages.spans("a") == (Span("a", 4), Span("c", 3, 4), Span("b", 2, 3), Span("a", 0, 2))
     assert (lineages.of("b"), lineages.of("c")) == (3, 4)
-
-
-def test_a_reset_ends_what_a_renamed_query_has_of_its_old_name() -> None:
     lineages = Lineages((*renamed("b", "a", 1, 1, 2), reset("b", 3, 3)))
     assert lineages.names("b", 3) == ("b",)
     assert lineages.spans("b") == (Span("b", 3),)

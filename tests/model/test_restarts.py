@@ -67,13 +67,9 @@ def test_a_terminal_error_fails_whatever_the_policy(error: SparkExtError, before
 
 
 @given(error=terminal | passing, before=failures, draining=st.booleans())
-def test_a_failure_while_stopping_cancels(error: SparkExtError, before: Failures, draining: bool) -> None:
+def test_a_failure_loses_neither_a_stop_nor_a_drain(error: SparkExtError, before: Failures, draining: bool) -> None:
     decision = decide(Cause.FAILURE, error, before, POLICY, 2000.0, stopping=True, draining=draining)
     assert (decision.action, decision.failures) == (Action.CANCEL, before)
-
-
-@given(error=terminal | passing, before=failures)
-def test_a_failure_while_draining_does_not_lose_the_drain(error: SparkExtError, before: Failures) -> None:
     decision = decide(Cause.FAILURE, error, before, POLICY, 2000.0, draining=True)
     assert (decision.action, decision.failures) == (Action.FINISH, before)
 
@@ -133,12 +129,9 @@ def test_the_table_of_decisions_says_how_often(handling: Handling, restarts: int
     assert after(restarts + 1) is Action.FAIL
 
 
-def test_a_job_that_never_restarts_does_not_restart_once_either() -> None:
+def test_the_policy_and_our_own_errors_precede_the_table() -> None:
     once = Handling(Response.RESTART_ONCE)
     assert decide(Cause.FAILURE, SparkExtError("x"), NONE, RestartPolicy(0), 0.0, handling=once).action is Action.FAIL
-
-
-def test_the_class_of_our_own_errors_precedes_the_table() -> None:
     stop = Handling(Response.STOP)
     assert decide(Cause.FAILURE, StorageError("x"), NONE, POLICY, 0.0, handling=stop).action is Action.RESTART
 

@@ -23,10 +23,12 @@ SINKS = ("delta_2pc", "files_2pc", "kafka_2pc", "http_2pc", "postgres_2pc")
 PLAIN = WriterTarget("delta_2pc", {"uid": "out"}, "Append", "ProcessingTimeTrigger(0)", ())
 
 
-def test_a_plain_writer_passes() -> None:
+def test_a_plain_writer_passes_and_sparks_own_sinks_keep_modes() -> None:
     check_target(PLAIN, "q")
     check_target(replace(PLAIN, trigger="AvailableNowTrigger"), "q")
     assert partition_option(PLAIN, "q") is None
+    check_target(replace(PLAIN, format="foreachBatch", output_mode="Complete", partitioning=("n",)), "q")
+    assert partition_option(replace(PLAIN, format="parquet", partitioning=("n",)), "q") is None
 
 
 @pytest.mark.parametrize("mode", ["Complete", "Update"])
@@ -35,11 +37,6 @@ def test_a_mode_that_the_sink_does_not_have_is_refused(sink: str, mode: str) -> 
     with pytest.raises(ConfigurationError, match=f"the output mode is {mode.lower()}") as refused:
         check_target(replace(PLAIN, format=sink, output_mode=mode), "job 'j', query 'q'")
     assert sink in refused.value.what and "with_watermark" in refused.value.do
-
-
-def test_sparks_own_sinks_keep_their_modes() -> None:
-    check_target(replace(PLAIN, format="foreachBatch", output_mode="Complete", partitioning=("n",)), "q")
-    assert partition_option(replace(PLAIN, format="parquet", partitioning=("n",)), "q") is None
 
 
 @pytest.mark.parametrize(

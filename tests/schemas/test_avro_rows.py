@@ -45,21 +45,14 @@ def test_what_is_encoded_is_what_the_source_decodes(drawn: Column) -> None:
 
 
 def test_the_schema_of_a_struct() -> None:
+    def field(name: str, kind: Any) -> dict[str, Any]:
+        return {"name": name, "type": ["null", kind], "default": None}
+
     found = avro_schema(columns("id bigint NOT NULL, lines array<struct<n: decimal(10,2)>>"))
     price = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
-    line = {
-        "type": "record",
-        "name": "topLevelRecord.lines.element",
-        "fields": [{"name": "n", "type": ["null", price], "default": None}],
-    }
-    assert found == {
-        "type": "record",
-        "name": "topLevelRecord",
-        "fields": [
-            {"name": "id", "type": ["null", "long"], "default": None},
-            {"name": "lines", "type": ["null", {"type": "array", "items": ["null", line]}], "default": None},
-        ],
-    }
+    line = {"type": "record", "name": "topLevelRecord.lines.element", "fields": [field("n", price)]}
+    fields = [field("id", "long"), field("lines", {"type": "array", "items": ["null", line]})]
+    assert found == {"type": "record", "name": "topLevelRecord", "fields": fields}
     assert avro_schema(columns("id bigint"), "shop.Order")["name"] == "shop.Order"
     parse_schema(found)
 

@@ -159,10 +159,7 @@ def test_large_numbers_and_enums_of_syntax_3_are_kept() -> None:
     assert _column(decoder, kind(e=5, n=2**64 - 1).SerializeToString()) == {"e": "5", "n": Decimal(2**64 - 1)}
 
 
-TIMED = """
-syntax = "proto3"; import "google/protobuf/timestamp.proto";
-message M { google.protobuf.Timestamp at = 1; }
-"""
+TIMED = 'syntax = "proto3"; import "google/protobuf/timestamp.proto"; message M { google.protobuf.Timestamp at = 1; }'
 
 
 @pytest.mark.parametrize("nanos", [-1, 10**9, 2**31 - 1])

@@ -34,7 +34,8 @@ def test_a_row_does_not_depend_on_where_reading_began(cuts: list[int], seed: int
     assert pa.concat_tables([rows(made, "2", start, end) for start, end in pairwise(places)]).equals(whole)
 
 
-def test_rows_of_a_known_seed() -> None:
+def test_rows_of_a_known_seed_and_the_default_start() -> None:
+    assert instant(DEFAULT_START).value == DEFAULT_START_US * 1000
     # Pinned, so that a checkpoint of today replays the same rows with a later release.
     (first,) = rows(DataGen(options(seed=7, channels=2, keys=10)), "1", 5, 6).to_pylist()
     assert (first["id"], first["channel"], first["seq"]) == (11, 1, 5)
@@ -71,10 +72,6 @@ def test_event_time_is_late_by_less_than_asked() -> None:
     assert times != sorted(times)
 
 
-def test_the_default_start_is_the_time_that_it_says() -> None:
-    assert instant(DEFAULT_START).value == DEFAULT_START_US * 1000
-
-
 def test_pace_follows_the_clock_from_a_start_that_is_remembered() -> None:
     now = [1_000.0]
 
@@ -105,14 +102,11 @@ def test_an_endless_source_stops_at_what_was_there() -> None:
     assert made.advance(channel, 0, Limit(upto=5)).end == 5
 
 
-def test_a_large_range_is_split() -> None:
+def test_rows_are_spread_over_channels_and_parts_of_a_range() -> None:
     made = DataGen(options(rows=1_000_000))
     (channel,) = made.discover()
     parts = made.split(channel, 0, 1_000_000, 4)
     assert parts == [(0, 250_000), (250_000, 500_000), (500_000, 750_000), (750_000, 1_000_000)]
-
-
-def test_total_rows_are_spread_over_channels() -> None:
     made = DataGen(options(rows=10, channels=4))
     assert [channel.data["rows"] for channel in made.discover()] == [3, 3, 2, 2]
 
@@ -125,14 +119,11 @@ def test_some_columns_only() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"rows": 1, "rows_of": "1"}, "exclude"),
-        ({"channels": 3, "rows_of": "1,2"}, "2 numbers for 3"),
-        ({"rows_of": "1,-2"}, "0 and more"),
-        ({"rows_of": "1,x"}, "rows_of"),
-        ({"keys": 0}, "keys"),
+        ({"rows": 1, "rows_of": "1"}, "exclude"), ({"channels": 3, "rows_of": "1,2"}, "2 numbers for 3"),
+        ({"rows_of": "1,-2"}, "0 and more"), ({"rows_of": "1,x"}, "rows_of"), ({"keys": 0}, "keys"),
         ({"start_time": "noon-ish"}, "start_time"),
     ],
-)
+)  # fmt: skip
 def test_options_are_refused_early(more: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         DataGen(options(**more))

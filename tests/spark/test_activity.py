@@ -42,7 +42,6 @@ def test_tasks_executors_and_threads_of_a_streaming_query(spark: SparkSession, t
         assert look.phase is Phase.EPOCH and look.tasks is not None
         assert (look.tasks.waiting, look.tasks.done, look.tasks.failed) == (3, 0, 0)
         assert look.cluster is not None and (look.cluster.executors, look.cluster.slots) == (1, 2)
-
         threads = dumps.of([DRIVER, "nobody"])
         assert threads["nobody"] is None and threads[DRIVER] is not None
         stages = [stage.id for stage in activity.stages_of(run)]

@@ -73,13 +73,11 @@ def test_stacks_of_processes_come_through_the_state_directory(state: str) -> Non
         functions = [frame.function for frame in found[0].threads[0].frames]
         assert "stuck_here" in functions and found[0].cpu > 0
         assert all(not one.threads for one in Samples(state).take("q", stacks=False))
-
         # A process that is frozen writes nothing, and keeps nobody else from being asked.
         psutil.Process(mine.pid).suspend()
         by_pid = {one.pid: one.threads for one in Samples(state).take("q", stacks=True)}
         psutil.Process(mine.pid).resume()
         assert by_pid[mine.pid] == () and by_pid[later.pid] != ()
-
         end(later)
         assert [one.pid for one in Samples(state).take("q", stacks=False)] == [mine.pid]
         assert len(watchers(state)) == 1

@@ -36,12 +36,9 @@ def test_a_job_refuses_spark_connect_and_makes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_register_says_what_is_possible() -> None:
+def test_register_refuses_sessions_of_the_other_kind(spark: SparkSession) -> None:
     with pytest.raises(EnvironmentProblem, match=r"register\(spark, connect=True\)"):
         sx.register(CONNECT)
-
-
-def test_a_classic_session_is_not_registered_as_one_of_connect(spark: SparkSession) -> None:
     with pytest.raises(EnvironmentProblem, match="this is a classic session"):
         sx.register(spark, connect=True)
 
@@ -126,17 +123,10 @@ spark.stop()
 @pytest.mark.slow(60, "starts a server of Spark Connect")
 def test_a_real_client_runs_queries_but_no_jobs(tmp_path: Path) -> None:
     pytest.importorskip("grpc_status", reason="pip install 'pyspark[connect]'")
+    free_port = {"SPARK_TESTING": "1"}
+    env = {**os.environ, **cheap_jvm.forking(), **free_port, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        [sys.executable, "-c", CLIENT, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={
-            **os.environ,
-            **cheap_jvm.forking(),
-            "SPARK_TESTING": "1",  # a port that is free
-            "PYSPARK_PYTHON": sys.executable,
-        },
+        [sys.executable, "-c", CLIENT, str(tmp_path)], capture_output=True, text=True, check=False, env=env
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.strip().splitlines()[-1])

@@ -51,6 +51,7 @@ def test_a_plan_without_a_shuffle() -> None:
     assert plan_of(plan, values) == PlanTime(False, 300, 0, 0, 150)
     # Rows that trickle in keep the pipeline open for as long as the function runs; then it is what the function waits.
     assert plan_of(plan, {**values, "30": "480 ms"}).reading_most == 200
+    assert not plan_of(graph(node(0, "BroadcastExchange"), node(1, "Scan"), edges="1>0"), {}).shuffled, "of a join"
 
 
 def test_a_plan_with_functions_on_both_sides_of_a_shuffle() -> None:
@@ -60,10 +61,6 @@ def test_a_plan_with_functions_on_both_sides_of_a_shuffle() -> None:
     plan = graph(node(0, "Write"), python(1, 10), state, *last, edges="1>0 2>1 3>2 4>3 5>4")
     values = {"10": "1 ms", "20": "100 ms", "21": "50 ms", "22": "60 ms", "40": "7 ms", "41": "9 ms"}
     assert plan_of(plan, values) == PlanTime(True, 7, 61, 90, 2)
-
-
-def test_the_broadcast_side_of_a_join_is_no_shuffle() -> None:
-    assert not plan_of(graph(node(0, "BroadcastExchange"), node(1, "Scan"), edges="1>0"), {}).shuffled
 
 
 def test_the_plans_of_one_function_add_up() -> None:

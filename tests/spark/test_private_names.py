@@ -43,8 +43,7 @@ def test_pyspark_has_the_name(owner: str, names: str) -> None:
 
 
 def test_something_uses_each_name() -> None:
-    internals = (PACKAGE / "worker_internals.py").read_text()
-    for names, text in ((DRIVER, BACKEND), (WORKERS, internals), (JVM, BACKEND)):
+    for names, text in ((DRIVER, BACKEND), (WORKERS, (PACKAGE / "worker_internals.py").read_text()), (JVM, BACKEND)):
         unused = {name for _, found in pairs(names) for name in found.split() if not re.search(rf"\b{name}\b", text)}
         # Spark's own page and JSON name these.
         assert not unused - {"info", "sqlExecutionId", "runId"}

@@ -33,12 +33,6 @@ def test_what_was_published_is_found_through_the_environment(tmp_path: Path, mon
     assert sorted(path.name for path in place.iterdir()) == ["s.json", "t.json"]
 
 
-def test_the_same_query_may_publish_again(tmp_path: Path) -> None:
-    registry.publish([registration()], tmp_path)
-    registry.publish([registration(incarnation=2)], tmp_path)
-    assert registry.lookup("s", tmp_path) == registration(incarnation=2)
-
-
 @pytest.mark.parametrize("change", [{"job": "other"}, {"query": "other"}, {"job_id": "other"}])
 def test_another_running_querys_uid_is_refused_without_a_write(tmp_path: Path, change: dict[str, str]) -> None:
     registry.publish([registration()], tmp_path)

@@ -61,8 +61,7 @@ class Environment(DataSource):
 
 
 def expected(spark: SparkSession) -> dict[str, str]:
-    folder = spark.sparkContext.environment[registry.VARIABLE]
-    return dict(zip(NAMES, (folder, str(os.getpid()), "2"), strict=True))
+    return dict(zip(NAMES, (spark.sparkContext.environment[registry.VARIABLE], str(os.getpid()), "2"), strict=True))
 
 
 def test_state_is_on_rocksdb_with_changelog_and_format_2(spark: SparkSession, tmp_path: Path) -> None:

@@ -59,13 +59,9 @@ except sx.errors.JobFailedError as failure:
 def test_a_simple_mistake_shows_in_under_twenty_lines(tmp_path: Path) -> None:
     script = tmp_path / "mistakes.py"
     script.write_text(SCRIPT)
+    env = {**os.environ, **cheap_jvm.forking(*map(Path, filter(None, sys.path)))}
     done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env={**os.environ, **cheap_jvm.forking(*map(Path, filter(None, sys.path)))},
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, str(script)], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1, done.stderr
     refusal, job = done.stderr.split("-- the job\n")

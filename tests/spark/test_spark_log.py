@@ -63,21 +63,17 @@ def test_the_second_version_of_the_log_is_read() -> None:
     assert logged.sources == ({"a": "x:y"}, 17, {"version": 2, "uid": "b"}, None)
 
 
-def test_a_version_of_the_log_that_is_not_known_is_refused() -> None:
+def test_an_unknown_version_of_the_log_is_refused_and_no_log_is_not_read() -> None:
     """Nothing may wait without an end for a log that it cannot read."""
     with pytest.raises(StateError, match="version v3"):
         parse_offsets(3, OFFSETS.replace("v1", "v3"))
+    assert parse_offsets(0, "") is parse_offsets(0, "x\n{}\n1") is None
 
 
 @given(st.integers(0, len(OFFSETS)))
 def test_a_file_that_is_being_written_is_not_there_yet(length: int) -> None:
     logged = parse_offsets(3, OFFSETS[:length])
     assert logged is None or logged.metadata == HEADER
-
-
-def test_a_log_of_an_unknown_form_is_not_read() -> None:
-    assert parse_offsets(0, "") is None
-    assert parse_offsets(0, "x\n{}\n1") is None
 
 
 @pytest.mark.parametrize("torn", ["\n", '{"id":"0000-', "[]\x00", "17"])

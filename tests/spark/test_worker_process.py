@@ -38,11 +38,9 @@ def test_a_worker_freezes_what_is_loaded_and_again_when_more_is(
     tune()
     first = gc.get_freeze_count()
     assert first > len(sys.modules)
-
     kept = [[number] for number in range(1000)]
     tune()
     assert gc.get_freeze_count() < first + len(kept)
-
     (tmp_path / "loaded_later.py").write_text("HELD = [[number] for number in range(1000)]\n")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("loaded_later")

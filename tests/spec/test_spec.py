@@ -104,7 +104,7 @@ def test_the_models_hold(check: Check) -> None:
     assert problem == ""
 
 
-def test_the_log_of_a_table_is_claims_epochs_and_the_rest() -> None:
+def test_the_log_of_a_table_with_and_without_start_ids() -> None:
     claim = [txn("fence:out", 1), txn("start:out", 11), txn("owner:out", 7)]
     entries: list[tuple[int, list[dict[str, Any]]]] = [
         (0, [{"metaData": {}}, *claim]),
@@ -118,9 +118,7 @@ def test_the_log_of_a_table_is_claims_epochs_and_the_rest() -> None:
         Written(0, "claim", 1), Written(1, "epoch", 1, 1, 7), Written(2, "other"), Written(3, "claim", 2),
         Written(4, "claim", 0), Written(5, "other"),
     )  # fmt: skip
-
-
-def test_a_log_without_start_ids_is_read_by_number() -> None:
+    # A log without start IDs is read by number.
     entries = [(0, [txn("fence:out", 2)]), (1, [txn("spark_ext:out:1:q", 0), txn("fence:out", 2), add(3)])]
     assert [it.start for it in traces.written(entries, "out", JOBS)] == [2, 2]
 
@@ -176,8 +174,6 @@ def test_the_model_allows_a_killed_jobs_trace_only_in_full() -> None:
     asked = {"as recorded": trace, **shortened, **broken}
     problems = dict(zip(asked, traces.validate_all(list(asked.values())), strict=True))
     # The last start found the job finished, and wrote nothing: without it the trace is that of the moment before.
-    assert [which for which, problem in problems.items() if not problem] == [
-        "as recorded",
-        ("jobs", len(trace.jobs) - 1),
-    ]
+    allowed = [which for which, problem in problems.items() if not problem]
+    assert allowed == ["as recorded", ("jobs", len(trace.jobs) - 1)]
     assert all("the model does not allow this trace: after " in problem for problem in problems.values() if problem)

@@ -113,13 +113,11 @@ GOOD = History(
 """One query without a kill: two channels, three epochs, a replay that the sink recognised, all final steps."""
 
 
-def test_nothing_is_wrong_with_a_good_history() -> None:
+def test_good_histories_pass_and_a_validator_can_be_left_out() -> None:
     assert validators.problems(GOOD) == []
-
-
-def test_nothing_is_wrong_with_a_history_that_has_just_begun() -> None:
     assert validators.problems(History()) == []
     assert validators.problems(replace(GOOD, checkpoints=(), finished=GOOD.finished[:1], jobs=GOOD.jobs[:1])) == []
+    assert validators.problems(replace(GOOD, state_rows={"q": 3}), without=(validators.no_state_left,)) == []
 
 
 def without(history: History, name: str, uid: str = "out") -> tuple[Any, ...]:
@@ -195,7 +193,3 @@ def test_a_bad_history_is_named(named: str) -> None:
 
 def test_each_validator_has_a_bad_history() -> None:
     assert {named.partition(":")[0] for named in BAD} == {validator.__name__ for validator in validators.VALIDATORS}
-
-
-def test_a_validator_can_be_left_out() -> None:
-    assert validators.problems(replace(GOOD, state_rows={"q": 3}), without=(validators.no_state_left,)) == []

@@ -27,9 +27,6 @@ def test_the_oldest_versions_are_the_lower_bounds_but_of_tools() -> None:
         ["a>=1.2,<2", "b[x]>=3; python_version > '3'"], one=["c==4.0", "a<1.9", "b>=3.10"], test=["t>=1"], dev=["d"]
     )
     assert matrix.oldest(known) == ["a==1.2", "b==3.10", "c==4.0"]
-
-
-def test_a_library_without_a_lower_bound_is_refused() -> None:
     with pytest.raises(ValueError, match="'loose'"):
         matrix.oldest(table(["a>=1", "loose<3"]))
 

@@ -32,6 +32,9 @@ def test_a_restart_belongs_to_the_failure_that_led_to_it() -> None:
     assert found.by_state() == {"CREATED": 2, "RUNNING": 15, "RESTARTING": 3}
     assert found.by_incident() == {"a": {"RESTARTING": 3}}
     assert found.wall == 20
+    states = entered(("RUNNING", 0), ("RESTARTING", 1), ("RUNNING", 2), ("RESTARTING", 3))
+    found = of(states, [incident("a", 1), incident("b", 3)], 5)
+    assert found.by_incident() == {"a": {"RESTARTING": 1}, "b": {"RESTARTING": 2}}
 
 
 def test_l3_a_failure_during_recovery_has_its_own_downtime() -> None:
@@ -48,12 +51,6 @@ def test_l3_a_wait_for_a_slot_belongs_to_a_recovery_or_itself() -> None:
     assert found.by_incident() == {"slots": {"SCHEDULING": 2 + 5}, "network": {"RESTARTING": 2, "SCHEDULING": 4}}
 
 
-def test_the_next_failure_after_a_recovery_is_one_of_its_own() -> None:
-    states = entered(("RUNNING", 0), ("RESTARTING", 1), ("RUNNING", 2), ("RESTARTING", 3))
-    found = of(states, [incident("a", 1), incident("b", 3)], 5)
-    assert found.by_incident() == {"a": {"RESTARTING": 1}, "b": {"RESTARTING": 2}}
-
-
 def test_a_lost_driver_is_down_from_its_last_heartbeat() -> None:
     """A job that was idle for an hour was not down for that hour, though its last row is so old."""
     lost = incident("lost", 3610, "job 'j'", last_seen=at(3600).isoformat(), incarnation=1)
@@ -63,15 +60,12 @@ def test_a_lost_driver_is_down_from_its_last_heartbeat() -> None:
     assert found.by_state()["RUNNING"] == 3599 + 85
 
 
-def test_time_after_a_failure_counts_until_the_next_start_runs() -> None:
+def test_time_between_two_starts_is_down_only_after_a_failure() -> None:
     """Ten minutes between FAILED and the next start are downtime."""
     states = entered(("RUNNING", 0), ("FAILED", 10), ("RUNNING", 620, 2))
     jobs = job("started", 0), job("ended", 11, 1, "FAILED"), job("started", 611, 2)
     found = of(states, [incident("bug", 10)], 630, *jobs, alive=2)
     assert found.by_incident() == {"bug": {"FAILED": 1, "DOWN": 600, "CREATED": 9}}
-
-
-def test_a_stop_on_request_is_no_downtime() -> None:
     states = entered(("RUNNING", 0), ("CANCELED", 10), ("RUNNING", 610, 2))
     jobs = job("started", 0), job("ended", 10, 1, "CANCELED"), job("started", 610, 2)
     found = of(states, [], 620, *jobs, alive=2)

@@ -28,16 +28,10 @@ def test_state_figures_and_queries() -> None:
     assert "width:75%" in html and html.count("<tr") == 3
 
 
-def test_what_is_not_known_has_no_column() -> None:
+def test_unknown_figures_have_no_column_and_old_ones_their_age() -> None:
     html = live_html(job(query("a")))
     assert "lag" not in words(html) and "channels finished" not in words(html)
-
-
-def test_an_old_lag_has_its_age() -> None:
     assert "7, 40 s ago" in words(live_html(job(query("a", lag_rows=7, lag_at=T0), seconds=40)))
-
-
-def test_a_job_that_was_not_started_has_no_figures() -> None:
     html = live_html(job(query("a", State.CREATED), state=State.CREATED, incarnation=0, started=None))
     assert words(html)[:2] == ["flights", "CREATED"] and "rows/s" not in html
 

@@ -18,15 +18,12 @@ from spark_ext.views.terminal import line, show
 from tests.support.snapshots import T0, job, query, source
 
 
-def test_one_query() -> None:
+def test_one_query_has_one_line_and_several_a_line_each() -> None:
     sources = (source("files", 3, 1), source("more", 1, 1))
     found = job(query("q", rows=1000, epochs=4, last_epoch=8, last_epoch_ms=250, sources=sources), seconds=65)
     assert line(found).plain == (
         "flights RUNNING  1:05  4 epochs  1,000 rows  15 rows/s  channels: 4 finished, 2 running"
     )
-
-
-def test_several_queries_have_a_line_each() -> None:
     first = query("a", rows=10, epochs=1, last_epoch=7, last_epoch_ms=1250, sources=(source("s", 2, ended=True),))
     found = job(first, query("b"))
     assert line(found).plain.splitlines() == [

@@ -51,44 +51,31 @@ def crash_and_finish() -> Timeline:
     )  # fmt: skip
 
 
-def test_intervals_follow_in_turn_and_the_last_ends_the_operator() -> None:
-    second = crash_and_finish().spans[1]
+def test_a_crash_and_a_finish_looked_at_from_all_sides() -> None:
+    found = crash_and_finish()
+    first, second = found.spans
     assert second.of("q") == (
         Interval("q", "RUNNING", at(10), at(11)), Interval("q", "RESTARTING", at(11), at(12), "the network"),
         Interval("q", "RUNNING", at(12), at(14)), Interval("q", "FINISHING", at(14), at(15)),
         Interval("q", "FINISHED", at(15), at(15)),
     )  # fmt: skip
     assert (second.since, second.until, second.outcome) == (at(9), at(15.5), "FINISHED")
-
-
-def test_a_lost_incarnation_is_downtime_after_its_last_row() -> None:
-    found = crash_and_finish()
-    assert (found.spans[0].until, found.spans[0].outcome) == (at(4), "lost")
-    assert found.spans[0].of("q") == (Interval("q", "RUNNING", at(1), at(4)),)
+    assert (first.until, first.outcome) == (at(4), "lost")
+    assert first.of("q") == (Interval("q", "RUNNING", at(1), at(4)),)
     assert [(down.state, down.since, down.until) for down in found.downs] == [(DOWN, at(4), at(9))]
-
-
-def test_cumulative_time_over_incarnations() -> None:
-    seconds = crash_and_finish().seconds(at(100))
+    seconds = found.seconds(at(100))
     assert (seconds["q", "RUNNING"], seconds["q", "RESTARTING"], seconds["", DOWN]) == (3 + 1 + 2, 1, 5)
-
-
-def test_epochs_rows_and_final_steps_belong_to_their_incarnation() -> None:
-    first, second = crash_and_finish().spans
     assert (dict(first.epochs), dict(first.rows)) == ({"q": 2}, {"q": 10})
     assert (dict(second.epochs), dict(second.rows)) == ({"q": 1}, {"q": 30})
     assert not first.finals
     assert [name for name, _ in second.finals[0].steps] == ["COMPLETED", "CLOSED"]
 
 
-def test_an_incarnation_whose_driver_lives_lasts() -> None:
+def test_no_downtime_while_a_driver_lives_or_after_an_end() -> None:
     found = timeline([state("q", "RUNNING", 1)], [job("started", 0)], alive=frozenset({1}))
     assert found.spans[0].until is None
     assert found.spans[0].of("q")[0].seconds(at(11)) == 10
     assert not found.downs
-
-
-def test_a_break_after_an_end_in_order_is_no_downtime() -> None:
     states = [state("q", "CANCELED", 1), state("q", "RUNNING", 50, 2)]
     jobs = [job("started", 0), job("ended", 2, 1, "CANCELED"), job("started", 50, 2)]
     assert not timeline(states, jobs, alive=frozenset({2})).downs
@@ -132,25 +119,22 @@ def printed(shown: Any, width: int = 200) -> str:
     return out.getvalue()
 
 
-def test_terminal_shows_states_downtime_and_steps() -> None:
-    text = printed(RichTimeline(crash_and_finish(), at(100)))
+def test_a_timeline_is_shown_whole_in_each_form() -> None:
+    found = crash_and_finish()
+    text = printed(RichTimeline(found, at(100)))
     assert "DOWN 5.0 s: incarnation 1 was lost" in text
     assert "RUNNING 1.0 s → RESTARTING 1.0 s → RUNNING 2.0 s → FINISHING 1.0 s → FINISHED" in text
     assert "after epoch 7: COMPLETED, CLOSED +400 ms" in text
     assert "(1 epoch, 30 rows)" in text
-
-
-def test_a_timeline_displays_itself() -> None:
-    found = crash_and_finish()
+    words = " ".join(printed(RichTimeline(found, at(100)), 60).split())
+    assert "…" not in words and "FINISHED (1" in words and "COMPLETED, CLOSED +400 ms" in words
     shown = DisplayTimeline(found.spans, found.downs)
     assert "DOWN 5.0 s: incarnation 1 was lost" in printed(shown)
     assert shown._repr_html_() == to_html(found)
     assert shown.to_json() == found.to_json()
-
-
-def test_a_narrow_terminal_loses_nothing() -> None:
-    words = " ".join(printed(RichTimeline(crash_and_finish(), at(100)), 60).split())
-    assert "…" not in words and "FINISHED (1" in words and "COMPLETED, CLOSED +400 ms" in words
+    plain = json.loads(json.dumps(found.to_json()))
+    given = {"outcome": "FINISHED", "down_before": 5, "since": at(9).isoformat()}
+    assert plain[1] == {**plain[1], **given}
 
 
 def test_a_bar_is_divided_by_time() -> None:
@@ -165,9 +149,3 @@ def test_html_escapes_what_users_wrote() -> None:
     page = to_html(timeline([state("q", "RUNNING", 0, reason="<script>'\"")], [job("started", 0)]), at(1))
     assert "<script>" not in page
     assert "&lt;script&gt;&#x27;&quot;" in page
-
-
-def test_json_is_plain() -> None:
-    plain = json.loads(json.dumps(crash_and_finish().to_json()))
-    given = {"outcome": "FINISHED", "down_before": 5, "since": at(9).isoformat()}
-    assert plain[1] == {**plain[1], **given}

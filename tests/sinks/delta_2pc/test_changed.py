@@ -55,8 +55,7 @@ def test_a_restore_that_brings_the_epochs_back_is_the_way_out(path: Path) -> Non
 def test_a_restore_to_a_time_is_refused_but_to_a_version_helps(path: Path) -> None:
     driver = begun(path, 0)
     newest = DeltaTable(path).version()
-    created = DeltaTable(path).history()[-1]["timestamp"] / 1000
-    DeltaTable(path).restore(datetime.fromtimestamp(created, timezone.utc))
+    DeltaTable(path).restore(datetime.fromtimestamp(DeltaTable(path).history()[-1]["timestamp"] / 1000, timezone.utc))
     with pytest.raises(StateError, match="does not show whether that one has all commits of this sink"):
         driver.put(1, previous=0)
     restored(path, newest)

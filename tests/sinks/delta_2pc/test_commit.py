@@ -212,9 +212,6 @@ def test_what_is_not_known_is_demanded_and_what_is_old_or_off_is_not() -> None:
     assert demands(facts(7, "columnMapping", delta__columnMapping__mode="none")) == ()
     for feature in ("rowTracking", "clustering", "inCommitTimestamp", "somethingNew"):
         assert demands(facts(7, "appendOnly", feature)) == (feature,)
-
-
-def test_rows_of_an_append_only_table_are_not_replaced() -> None:
     (found,) = demands(facts(2, delta__appendOnly="true"), replaces=True)
     assert found.startswith("delta.appendOnly") and demands(facts(2, delta__appendOnly="true")) == ()
 

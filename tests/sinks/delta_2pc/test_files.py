@@ -321,33 +321,23 @@ def test_cut_texts_stay_bounds(text: str) -> None:
     assert least_text(text).encode() <= text.encode() <= greatest_text(text).encode()
 
 
-def test_texts_too_long_for_parquets_statistics_have_no_bounds() -> None:
-    found = one(spark.StringType(), ["x" * 10_000, "y"])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(spark.StringType(), "x" * 10_000), (spark.BooleanType(), True), (spark.BinaryType(), b"a")],
+    ids=["a text too long for Parquet's statistics", "boolean", "binary"],
+)
+def test_without_bounds_nulls_are_counted(kind: spark.DataType, value: Any) -> None:
+    found = one(kind, [value, None])
     assert found["minValues"] == found["maxValues"] == {}
-    assert found["nullCount"] == {"v": 0}
+    assert found["nullCount"] == {"v": 1}
 
 
-def test_a_text_that_is_not_utf8_has_no_bound() -> None:
-    schema = spark.StructType([spark.StructField("v", spark.StringType())])
-    raw = pa.array([b"\xff\xfe", b"a"], pa.binary()).view(pa.string())
-    file, _ = finished(schema, pa.record_batch([raw], schema=arrow_schema(schema)))
-    assert parsed(file)["minValues"] == {"v": "a"}
-    assert parsed(file)["maxValues"] == {}
-
-
-def test_no_bounds_for_booleans_and_bytes_but_nulls_are_counted() -> None:
-    for kind, value in ((spark.BooleanType(), True), (spark.BinaryType(), b"a")):
-        found = one(kind, [value, None])
-        assert found["minValues"] == found["maxValues"] == {}
-        assert found["nullCount"] == {"v": 1}
-
-
-def test_a_year_beyond_9999_has_no_bound() -> None:
-    schema = spark.StructType([spark.StructField("v", spark.DateType())])
-    batch = pa.record_batch([pa.array([0, 10_000_000], pa.int32()).cast(pa.date32())], schema=arrow_schema(schema))
-    file, _ = finished(schema, batch)
-    assert parsed(file)["minValues"] == {"v": "1970-01-01"}
-    assert parsed(file)["maxValues"] == {}
+def test_texts_that_are_not_utf8_and_years_beyond_9999_have_no_bound() -> None:
+    raw, days = pa.array([b"\xff\xfe", b"a"], pa.binary()), pa.array([0, 10_000_000], pa.int32())
+    schema = spark.StructType([spark.StructField("v", spark.StringType()), spark.StructField("d", spark.DateType())])
+    batch = pa.record_batch([raw.view(pa.string()), days.cast(pa.date32())], schema=arrow_schema(schema))
+    found = parsed(finished(schema, batch)[0])
+    assert (found["minValues"], found["maxValues"]) == ({"v": "a", "d": "1970-01-01"}, {})
 
 
 NESTED = columns("s struct<a: int, list: array<double>, t: struct<f: double>>, m map<string, int>, last bigint")

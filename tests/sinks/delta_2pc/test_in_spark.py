@@ -38,15 +38,9 @@ def test_every_type_is_read_back_by_spark(spark: SparkSession, tmp_path: Path) -
     values = [row(n) for n in range(1, 400, 7)] + [empty(-1)]
     driver.run(0, values)
     # Times as their microseconds: Python's own times would be turned into the zone of this machine.
-    found = (
-        read(spark, tmp_path / "t")
-        .withColumn("at", F.unix_micros("at"))
-        .withColumn(
-            "nested", F.col("nested").withField("times", F.transform("nested.times", lambda time: F.unix_micros(time)))
-        )
-        .orderBy("long")
-        .collect()
-    )
+    times = F.transform("nested.times", lambda time: F.unix_micros(time))
+    frame = read(spark, tmp_path / "t").withColumn("at", F.unix_micros("at"))
+    found = frame.withColumn("nested", F.col("nested").withField("times", times)).orderBy("long").collect()
     expected = []
     for one in sorted(values, key=lambda one: int(one["long"])):
         nested = one["nested"] and {**one["nested"], "times": [micros(time) for time in one["nested"]["times"]]}

@@ -223,8 +223,7 @@ def test_change_data_is_written_for_those_who_read_it(tmp_path: Path) -> None:
     driver = Driver(tmp_path / "t", ROWS, options=options)
     driver.run(0, [row(1, 1), row(2, 1)])
     driver.run(1, [row(1, 2, v=1), row(2, 2, gone=True), row(3, 2)])
-    version = DeltaTable(tmp_path / "t").version()
-    changes = pa.table(DeltaTable(tmp_path / "t").load_cdf(version)).to_pylist()
+    changes = pa.table(DeltaTable(tmp_path / "t").load_cdf(DeltaTable(tmp_path / "t").version())).to_pylist()
     expected = [(1, "update_postimage"), (1, "update_preimage"), (2, "delete"), (3, "insert")]
     assert sorted((one["id"], one["_change_type"]) for one in changes) == expected
 

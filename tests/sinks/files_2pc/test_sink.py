@@ -206,8 +206,7 @@ def test_no_separator_is_part_of_a_value_without_quotes(tmp_path: Path, kind: T.
     made = Driver(FilesTarget(tmp_path / "t", "csv"), schema=schema, options={"sep": "|"}).claim()
     made.run(0, [{"s": " ", "v": value} for value in values])
     lines = [line for path in committed_files(tmp_path / "t") for line in path.read_text().splitlines()]
-    written = "".join(line.split("|")[1] for line in lines)
-    for number, character in enumerate(sorted(set(written))):
+    for number, character in enumerate(sorted(set("".join(line.split("|")[1] for line in lines)))):
         sink = FilesTwoPhaseCommit(
             {"uid": "out", "path": str(tmp_path / str(number)), "format": "csv", "sep": character}
         )

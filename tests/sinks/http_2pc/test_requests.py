@@ -263,11 +263,9 @@ def test_retry_after_in_seconds_and_as_a_date() -> None:
 
 def test_many_small_tasks_make_few_requests_within_all_limits() -> None:
     cut = ChunkRule(rows=5, bytes=40, body="array")
-    lines = ['{"n":1}'] * 7 + ['{"n":"' + "ä" * 50 + '"}', '{"n":2}']
-    found = list(pieces(iter(lines), cut))
+    found = list(pieces(iter(['{"n":1}'] * 7 + ['{"n":"' + "ä" * 50 + '"}', '{"n":2}']), cut))
     assert [piece.rows for piece in found] == [5, 2, 1, 1]
-    small = [ChunkPart(1, f'{{"n":{n}}}\n') for n in range(12)]
-    joined = list(chunks(iter(small), cut))
+    joined = list(chunks(iter([ChunkPart(1, f'{{"n":{n}}}\n') for n in range(12)]), cut))
     assert [chunk.rows for chunk in joined] == [5, 5, 2]
     assert joined[2].body == b'[{"n":10},{"n":11}]'
     assert [(chunk.number, chunk.last) for chunk in joined] == [(0, False), (1, False), (2, True)]
@@ -290,8 +288,7 @@ def test_a_key_names_the_job() -> None:
 def test_rows_that_json_has_no_values_for() -> None:
     schema = columns("d double, pairs map<int, decimal(9,7)>")
     rows = [{"d": math.nan, "pairs": [(1, None)]}, {"d": -math.inf, "pairs": None}]
-    batch = pa.RecordBatch.from_pylist(rows, arrow_schema(schema))
-    assert list(JsonRows(schema, "a sink").lines(batch)) == [
+    assert list(JsonRows(schema, "a sink").lines(pa.RecordBatch.from_pylist(rows, arrow_schema(schema)))) == [
         '{"d":"NaN","pairs":[{"key":1,"value":null}]}',
         '{"d":"-Infinity","pairs":null}',
     ]

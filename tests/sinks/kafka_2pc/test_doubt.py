@@ -123,8 +123,7 @@ def test_asking_for_a_topic_makes_none(kafka: Broker, tmp_path: Path) -> None:
 def test_an_empty_key_is_one_and_a_null_is_none(kafka: Broker, tmp_path: Path) -> None:
     topic = kafka.topic(partitions=8)
     sink = Sink(kafka, tmp_path, columns("key string, value string"), topic=topic)
-    rows: list[dict[str, Any]] = [{"key": key, "value": f"{key}{n}"} for n in range(20) for key in ("", None)]
-    sink.commit(0, sink.write(0, rows))
+    sink.commit(0, sink.write(0, [{"key": key, "value": f"{key}{n}"} for n in range(20) for key in ("", None)]))
     found = kafka.messages(topic)
     assert len(found) == 40 and {message.key() for message in found} == {b"", None}
     assert len({message.partition() for message in found if message.key() == b""}) == 1

@@ -179,12 +179,10 @@ def test_a_struct_field_of_different_case_in_a_file_is_not_null(tmp_path: Path) 
 @pytest.mark.parametrize(
     "uri",
     [
-        "s3://AKIAKEY:5eCrEt@bucket/x?bogus=1",
-        "s3://AKIAKEY:5eC/rEt@bucket/x",
-        "s3://bucket/x?access_key=AKIAKEY&secret_key=5eCrEt&bogus=1",
-        "ftp://AKIAKEY:5eCrEt@host/x",
+        "s3://AKIAKEY:5eCrEt@bucket/x?bogus=1", "s3://AKIAKEY:5eC/rEt@bucket/x",
+        "s3://bucket/x?access_key=AKIAKEY&secret_key=5eCrEt&bogus=1", "ftp://AKIAKEY:5eCrEt@host/x",
     ],
-)
+)  # fmt: skip
 def test_secrets_of_a_uri_are_not_shown(uri: str) -> None:
     with pytest.raises(SparkExtError) as refused:
         resolve(uri, "source 's'")

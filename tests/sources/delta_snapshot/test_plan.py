@@ -119,14 +119,11 @@ def test_partition_values_are_columns_of_their_type(tmp_path: Path) -> None:
     stamp = datetime(2024, 1, 1, 10, 11, 12, 500_000, timezone.utc)
     rows = pa.table(
         {
-            "id": pa.array([1, 2], pa.int64()),
-            "s": ["a b/c%é", None],
-            "d": pa.array([date(2024, 1, 1), None]),
+            "id": pa.array([1, 2], pa.int64()), "s": ["a b/c%é", None], "d": pa.array([date(2024, 1, 1), None]),
             "t": pa.array([stamp, None], pa.timestamp("us", "UTC")),
-            "c": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
-            "b": [True, None],
+            "c": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)), "b": [True, None],
         }
-    )
+    )  # fmt: skip
     write_deltalake(tmp_path, rows, partition_by=["s", "d", "t", "c", "b"])
     assert sorted(read_all(source(tmp_path)), key=lambda row: row["id"]) == rows.to_pylist()
 

@@ -170,14 +170,12 @@ def test_a_byte_that_the_encoding_does_not_have_makes_a_bad_row(
 @pytest.mark.parametrize(
     ("name", "content", "options"),
     [
-        ("a.csv", b"a,b\n1,2\n", {"header": "true"}),
-        ("a.csv.bz2", bz2.compress(b"1\nx\n")[:-5], {}),
-        ("a.parquet", b"PAR1 and nothing more", {}),
-        ("a.json", b'{"n":1}\n{"n":"x"}\n', {"multiline": "true"}),
+        ("a.csv", b"a,b\n1,2\n", {"header": "true"}), ("a.csv.bz2", bz2.compress(b"1\nx\n")[:-5], {}),
+        ("a.parquet", b"PAR1 and nothing more", {}), ("a.json", b'{"n":1}\n{"n":"x"}\n', {"multiline": "true"}),
         ("n=x/a.csv", b"1\n2\n", {}),
     ],
     ids=["header", "damaged archive", "footer", "one step", "folder"],
-)
+)  # fmt: skip
 def test_a_file_as_a_whole_is_refused(tmp_path: Path, name: str, content: bytes, options: dict[str, Any]) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(content)

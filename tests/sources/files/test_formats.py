@@ -24,15 +24,11 @@ from tests.sources.files.files_kit import DDL, START, opened, options, read_all,
 
 
 def test_schema_of_odd_parquet_types(tmp_path: Path) -> None:
-    odd = pa.table(
-        {
-            "u": pa.array([1], pa.uint32()),
-            "d": pa.array(["a"]).dictionary_encode(),
-            "n": pa.array([1_000], pa.timestamp("ns")),
-            "l": pa.array([[1]], pa.large_list(pa.uint8())),
-        }
-    )
-    pq.write_table(odd, tmp_path / "x.parquet")
+    odd = {
+        "u": pa.array([1], pa.uint32()), "d": pa.array(["a"]).dictionary_encode(),
+        "n": pa.array([1_000], pa.timestamp("ns")), "l": pa.array([[1]], pa.large_list(pa.uint8())),
+    }  # fmt: skip
+    pq.write_table(pa.table(odd), tmp_path / "x.parquet")
     assert source(tmp_path).schema().simpleString() == "struct<u:bigint,d:string,n:timestamp_ntz,l:array<smallint>>"
     assert read_all(source(tmp_path)) == [{"u": 1, "d": "a", "n": datetime(1970, 1, 1, 0, 0, 0, 1), "l": [1]}]
 

@@ -17,13 +17,9 @@ from tests.sources.files.files_kit import elsewhere, options, read_all, source, 
 DDL = "id int, w string"
 
 ENDS = {
-    "cr": b"id,w\r1,a\r2,b\r",
-    "cr, no end": b"id,w\r1,a\r2,b",
-    "cr header": b"id,w\r1,a\n2,b\n",
-    "lf header": b"id,w\n1,a\r2,b\r",
-    "mixed": b"id,w\r\n1,a\r2,b\n",
-    "empty lines": b"\n\r\r\nid,w\r\r1,a\n\r\n2,b\r",
-}
+    "cr": b"id,w\r1,a\r2,b\r", "cr, no end": b"id,w\r1,a\r2,b", "cr header": b"id,w\r1,a\n2,b\n",
+    "lf header": b"id,w\n1,a\r2,b\r", "mixed": b"id,w\r\n1,a\r2,b\n", "empty lines": b"\n\r\r\nid,w\r\r1,a\n\r\n2,b\r",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ENDS.values(), ids=ENDS.keys())
@@ -32,12 +28,8 @@ def test_csv_lines_end_at_cr_too(tmp_path: Path, text: bytes) -> None:
     wanted = [{"id": 1, "w": "a"}, {"id": 2, "w": "b"}]
     for multiline in ("false", "true"):
         assert read_all(source(tmp_path, DDL, header="true", multiline=multiline)) == wanted
-    trace = drive(
-        Files,
-        options(tmp_path, header="true"),
-        schema=source(tmp_path, DDL).declared,
-        limits=[{"max_rows_per_epoch": "1"}],
-    )
+    schema, limits = source(tmp_path, DDL).declared, [{"max_rows_per_epoch": "1"}]
+    trace = drive(Files, options(tmp_path, header="true"), schema=schema, limits=limits)
     assert trace.rows("x.csv").to_pylist() == wanted
 
 
@@ -104,11 +96,9 @@ def test_a_null_for_an_object_is_a_row_of_nulls(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_bytes(b'{"id":1}' + b" " * (8 * 1024 * 1024 - 8) + b'null\n{"id":2}')
     (tmp_path / "c.json.gz").write_bytes(gzip.compress(b'null\n{"id":1}\n'))
     assert elsewhere(NULLS, str(tmp_path)) == [
-        "a.json [None, 1, 1, None]",
-        "a.json [None, 1, 1, None]",
-        "b.json [1, None, None, 2]",
+        "a.json [None, 1, 1, None]", "a.json [None, 1, 1, None]", "b.json [1, None, None, 2]",
         "c.json.gz [None, 1, None, 1]",
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("word", ["-NaN", "Inf", "-Inf"])
@@ -122,16 +112,11 @@ def test_a_word_that_spark_does_not_take_for_a_number_is_refused(tmp_path: Path,
 @pytest.mark.parametrize(
     ("text", "rows"),
     [
-        (b"id,w", []),
-        (b'"id",w', []),
-        (b"\n\r\n", []),
-        (b'"id\nx",id,w\n0,1,a\n', [{"id": 1, "w": "a"}]),
+        (b"id,w", []), (b'"id",w', []), (b"\n\r\n", []), (b'"id\nx",id,w\n0,1,a\n', [{"id": 1, "w": "a"}]),
         (b'id,w\n1,"a\rb"\n', [{"id": 1, "w": "a\rb"}]),
     ],
-)
-def test_odd_headers_of_files_with_several_lines_per_row(
-    tmp_path: Path, text: bytes, rows: list[dict[str, object]]
-) -> None:
+)  # fmt: skip
+def test_odd_headers_of_files_with_several_lines_per_row(tmp_path: Path, text: bytes, rows: list[object]) -> None:
     (tmp_path / "x.csv").write_bytes(text)
     assert read_all(source(tmp_path, DDL, header="true", multiline="true")) == rows
     if b'"' not in text or not rows:

@@ -122,12 +122,10 @@ def test_a_time_beyond_nanoseconds_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "match"),
     [
-        (b"", "contains no file to take the schema from|"),
-        (b"ORC", "damaged"),
-        (b"PAR1" * 9, "its footer is damaged"),
+        (b"", "contains no file to take the schema from|"), (b"ORC", "damaged"), (b"PAR1" * 9, "its footer is damaged"),
         (b"\x00" * 300, "does not end as an ORC file"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_orc_file_is_named(tmp_path: Path, data: bytes, match: str) -> None:
     (tmp_path / "x.orc").write_bytes(data)
     if not data:

@@ -86,15 +86,11 @@ def test_hidden_files_and_folders_are_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "found"),
     [
-        ("*.csv", ["a1.csv", "b1.csv"]),
-        ("[!b]*.csv", ["a1.csv"]),
-        ("{a,b}?.csv", ["a1.csv", "b1.csv"]),
-        ("day=*", ["day=1/a1.csv", "day=2/a1.csv"]),
-        ("day=2/*.csv", ["a1.csv"]),
-        ("**/a1.csv", ["a1.csv", "day=1/a1.csv", "day=2/a1.csv"]),
-        ("b1.csv", ["b1.csv"]),
+        ("*.csv", ["a1.csv", "b1.csv"]), ("[!b]*.csv", ["a1.csv"]), ("{a,b}?.csv", ["a1.csv", "b1.csv"]),
+        ("day=*", ["day=1/a1.csv", "day=2/a1.csv"]), ("day=2/*.csv", ["a1.csv"]),
+        ("**/a1.csv", ["a1.csv", "day=1/a1.csv", "day=2/a1.csv"]), ("b1.csv", ["b1.csv"]),
     ],
-)
+)  # fmt: skip
 def test_glob_patterns(tmp_path: Path, pattern: str, found: list[str]) -> None:
     for name in ("a1.csv", "b1.csv", "c1.txt", "day=1/a1.csv", "day=2/a1.csv"):
         write(tmp_path / name, table(0, 1), "csv")
@@ -110,9 +106,8 @@ def test_order_by_modification(tmp_path: Path) -> None:
 
 
 def test_values_of_folders_become_columns(tmp_path: Path) -> None:
-    pq_rows = table(0, 2)
     for folder in ("year=2013/month=1", "year=2014/month=__HIVE_DEFAULT_PARTITION__"):
-        write(tmp_path / folder / "x.parquet", pq_rows, "parquet")
+        write(tmp_path / folder / "x.parquet", table(0, 2), "parquet")
     assert source(tmp_path).schema().names == ["id", "word", "at", "year", "month"]
     rows = read_all(source(tmp_path, "id bigint, year int, month string"))
     assert [(row["year"], row["month"]) for row in rows] == [(2013, "1")] * 2 + [(2014, None)] * 2
@@ -140,9 +135,8 @@ def test_watch_takes_new_files_and_never_ends(tmp_path: Path) -> None:
         if epoch < 5:
             write(tmp_path / f"{epoch}.csv", table(epoch * 10, 3), "csv")
 
-    trace = drive(
-        Files, options(tmp_path, watch="true", discovery_interval="0"), schema=SCHEMA, between=appear, limits=[{}]
-    )
+    given = options(tmp_path, watch="true", discovery_interval="0")
+    trace = drive(Files, given, schema=SCHEMA, between=appear, limits=[{}])
     assert not trace.ended
     assert trace.finished == [f"{epoch}.csv" for epoch in range(5)]
 

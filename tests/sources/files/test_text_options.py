@@ -107,22 +107,17 @@ def test_text_that_is_not_in_the_encoding_is_refused(tmp_path: Path, data: bytes
 @pytest.mark.parametrize(
     ("more", "match"),
     [
-        ({"watch": "true", "group": "directory"}, "exclude each other"),
-        ({"heder": "true"}, "did you mean 'header'"),
-        ({"format": "xlsx"}, "format"),
-        ({"encoding": "utf-9"}, "'utf-9' is not an encoding that is supported"),
+        ({"watch": "true", "group": "directory"}, "exclude each other"), ({"heder": "true"}, "did you mean 'header'"),
+        ({"format": "xlsx"}, "format"), ({"encoding": "utf-9"}, "'utf-9' is not an encoding that is supported"),
         ({"encoding": "cp037"}, "is not an encoding that is supported"),
         ({"encoding": "rot13"}, "is not an encoding that is supported"),
         ({"encoding": "latin-1", "format": "parquet"}, "encoding is for text: parquet"),
-        ({"encoding": "utf-16", "format": "avro"}, "encoding is for text: avro"),
-        ({"comment": "##"}, "comment"),
-        ({"comment": "§"}, "character of ASCII"),
-        ({"comment": ","}, "another character than sep"),
-        ({"comment": '"'}, "another character than sep"),
-        ({"comment": "#", "format": "json"}, "comment is for CSV"),
+        ({"encoding": "utf-16", "format": "avro"}, "encoding is for text: avro"), ({"comment": "##"}, "comment"),
+        ({"comment": "§"}, "character of ASCII"), ({"comment": ","}, "another character than sep"),
+        ({"comment": '"'}, "another character than sep"), ({"comment": "#", "format": "json"}, "comment is for CSV"),
         ({"comment": "#", "multiline": "true"}, "exclude each other"),
     ],
-)
+)  # fmt: skip
 def test_bad_options_are_refused(tmp_path: Path, more: dict[str, str], match: str) -> None:
     with pytest.raises(ConfigurationError, match=match):
         Files(options(tmp_path, **more))
@@ -153,13 +148,10 @@ def test_a_header_is_no_row_of_an_epoch_that_ends_before_it(tmp_path: Path, begi
     assert trace.rows("x.csv").to_pylist() == [{"id": "1", "word": "a"}, {"id": "2", "word": "b"}]
 
 
-def test_a_line_that_does_not_fit_is_named_among_comments(tmp_path: Path) -> None:
+def test_lines_of_comments_are_counted_and_are_no_rows(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("# a\n1\n# b\n# c\nx\n2\n")
     with pytest.raises(DataError, match=r"line 5 \(byte 14\)"):
         read_all(source(tmp_path, "id int", comment="#"))
-
-
-def test_a_file_of_comments_has_no_rows(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("# a\n# b")
     for header in ("true", "false"):
         assert read_all(source(tmp_path, "id int", comment="#", header=header)) == []

@@ -162,13 +162,11 @@ A, B = ("t", 0), ("t", 1)
 @pytest.mark.parametrize(
     ("there", "rows", "then"),
     [
-        ({}, 3, {}),
-        ({A: [5, 7], B: [1]}, 3, {}),
-        ({A: [5, 7, 8]}, 1, {A: 7}),
+        ({}, 3, {}), ({A: [5, 7], B: [1]}, 3, {}), ({A: [5, 7, 8]}, 1, {A: 7}),
         ({A: [5, 7], B: [1]}, 2, "3 messages in 2 partitions"),
         ({A: [5]}, 2, "ended with 2 rows .* 1 messages in 1 partitions"),
     ],
-)
+)  # fmt: skip
 def test_what_is_left_of_the_last_millisecond(
     there: dict[TopicPartition, list[int]], rows: int, then: dict[TopicPartition, int] | str
 ) -> None:
@@ -183,13 +181,10 @@ def test_what_is_left_of_the_last_millisecond(
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("1970-01-01T00:00:00.0004", 1),
-        ("1970-01-01T00:00:00.001", 1),
-        ("2024-05-01T12:00:00.123", NOON + 123),
-        ("1969-12-31T23:59:59.9985", -1),
-        (f"{NOON}", NOON),
+        ("1970-01-01T00:00:00.0004", 1), ("1970-01-01T00:00:00.001", 1), ("2024-05-01T12:00:00.123", NOON + 123),
+        ("1969-12-31T23:59:59.9985", -1), (f"{NOON}", NOON),
     ],
-)
+)  # fmt: skip
 def test_a_time_within_a_millisecond_begins_after_it(text: str, found: int) -> None:
     assert milliseconds(text) == found
 

@@ -16,13 +16,10 @@ ANEW = (
     "INSERT INTO t (word) SELECT 'new' FROM generate_series(1, 40)",
 )
 SWAP = (
-    "ALTER TABLE t ADD other bigint",
-    "UPDATE t SET other = 100 - id",
-    "ALTER TABLE t DROP CONSTRAINT t_pkey, ALTER other SET NOT NULL",
-    "ALTER TABLE t RENAME id TO former",
-    "ALTER TABLE t RENAME other TO id",
-    "ALTER TABLE t ADD PRIMARY KEY (id)",
-)
+    "ALTER TABLE t ADD other bigint", "UPDATE t SET other = 100 - id",
+    "ALTER TABLE t DROP CONSTRAINT t_pkey, ALTER other SET NOT NULL", "ALTER TABLE t RENAME id TO former",
+    "ALTER TABLE t RENAME other TO id", "ALTER TABLE t ADD PRIMARY KEY (id)",
+)  # fmt: skip
 REFILL = "INSERT INTO t (id, word) SELECT n, 'new' FROM generate_series(1, 40) n"
 
 

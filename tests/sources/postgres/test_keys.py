@@ -65,12 +65,8 @@ KEYS: dict[str, tuple[str, st.SearchStrategy[str]]] = {
 }
 
 SEVERAL = [
-    ("bigint", "numeric"),
-    ("text", "bigint"),
-    ("numeric", "text C", "date"),
-    ("boolean", "uuid"),
-    ("char", "real"),
-]
+    ("bigint", "numeric"), ("text", "bigint"), ("numeric", "text C", "date"), ("boolean", "uuid"), ("char", "real"),
+]  # fmt: skip
 
 
 def made(connection: psycopg.Connection[Any], kinds: tuple[str, ...]) -> None:

@@ -42,12 +42,9 @@ def test_columns_may_have_the_names_of_aliases(database: Database, alias: str) -
         "ANALYZE t",
     )
     ways: tuple[dict[str, Any], ...] = (
-        {"key": name},
-        {"key": f"id, {name}"},
-        {"incremental": "column", "incremental_column": name},
-        {"incremental": "column", "incremental_column": "id", "key": name},
-        {"incremental": "xmin"},
-    )
+        {"key": name}, {"key": f"id, {name}"}, {"incremental": "column", "incremental_column": name},
+        {"incremental": "column", "incremental_column": "id", "key": name}, {"incremental": "xmin"},
+    )  # fmt: skip
     for way in ways:
         found = run(database, limit=7, rows_per_channel="10", on_bad_row="quarantine", **way)
         to_end_with_replays(found)

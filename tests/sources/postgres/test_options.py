@@ -99,11 +99,8 @@ def test_another_condition_in_a_later_run_is_refused(table: Database, way: dict[
 def test_the_condition_is_a_part_of_what_a_job_remembers(table: Database) -> None:
     made: Any = Postgres(options(table, where=" id > 1 ", columns="id"))
     assert made.options.identity() == {
-        "incremental": "none",
-        "server": f"127.0.0.1:{table.server.port}/{table.name}",
-        "table": "t",
-        "where": "id > 1",
-    }
+        "incremental": "none", "server": f"127.0.0.1:{table.server.port}/{table.name}", "table": "t", "where": "id > 1",
+    }  # fmt: skip
 
 
 def test_a_view_with_a_null_key_outside_of_the_condition_is_read(table: Database) -> None:

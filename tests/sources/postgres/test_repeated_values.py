@@ -24,14 +24,10 @@ def days(database: Database, kind: str = "date", value: str = "current_date", mo
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
-        ("date", "current_date"),
-        ("timestamptz", "date_trunc('year', now())"),
-        ("int", "7"),
-        ("numeric", "1.5"),
-        ("text", "'b'"),
-        ("uuid", "'00000000-0000-7000-8000-000000000000'"),
+        ("date", "current_date"), ("timestamptz", "date_trunc('year', now())"), ("int", "7"), ("numeric", "1.5"),
+        ("text", "'b'"), ("uuid", "'00000000-0000-7000-8000-000000000000'"),
     ],
-)
+)  # fmt: skip
 def test_rows_that_come_with_the_last_value_are_read(database: Database, kind: str, value: str) -> None:
     days(database, kind, value)
     found = run(database, **BY_DAY)

@@ -75,25 +75,19 @@ def test_an_epoch_per_row_is_not_planned() -> None:
     assert [rows for _, rows in slow.epochs] == [1] * 5
 
 
-def test_what_is_read_beyond_the_tokens_is_waited_for() -> None:
+def test_tokens_are_waited_for_made_up_and_put_back() -> None:
     found = bucket(100, 0.0)
     assert found.fill(1.0, MOST_S) == 100
     found.use(1_100)
     assert found.fill(10.9, MOST_S) == 0
     assert found.wait_s == pytest.approx(0.2)
     assert found.fill(11.1, MOST_S) == 10
-
-
-def test_a_long_epoch_is_made_up_for_up_to_ten_seconds() -> None:
-    found = bucket(100, 0.0)
+    found = bucket(100, 0.0)  # a long epoch is made up for, up to ten seconds
     assert found.fill(8.0, MOST_S) == 800
     found.use(800)
     assert found.fill(1_000.0, MOST_S) == 1_000
     assert bucket(100, 0.0).fill(1_000.0, 600.0) == 60_000
-
-
-def test_tokens_that_are_put_back_can_be_used_again() -> None:
-    found = bucket(100, 0.0)
+    found = bucket(100, 0.0)  # tokens that are put back can be used again
     found.use(found.fill(1.0, MOST_S))
     assert found.fill(1.0, MOST_S) == 0
     found.use(-100)
@@ -150,16 +144,12 @@ def test_an_epoch_ten_times_as_long_is_corrected_at_once() -> None:
     assert after <= 1.1 * TARGET / 1000
 
 
-def test_an_epoch_with_all_there_was_does_not_raise_the_limit() -> None:
+def test_the_first_epoch_is_small_and_the_users_limit_holds() -> None:
     world = Paced(cost=1e-6)
+    assert world.pace.limit(None) == FIRST
     for _ in range(5):
         world.epoch(available=10)
-    assert world.pace.limit(None) == FIRST
-
-
-def test_the_users_limit_holds_and_the_first_epoch_is_small() -> None:
-    world = Paced(cost=1e-6)
-    assert world.pace.limit(None) == FIRST
+    assert world.pace.limit(None) == FIRST, "an epoch with all there was does not raise it"
     for _ in range(10):
         world.epoch(given=5_000)
         assert (world.pace.limit(5_000) or 0) <= 5_000

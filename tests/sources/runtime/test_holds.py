@@ -98,16 +98,13 @@ def test_a_refused_value_and_its_reversal_share_one_epoch(query: Query) -> None:
 @pytest.mark.parametrize(
     ("kind", "target", "value", "held"),
     [
-        ("restart", "job", None, True),
-        ("restart", "query:q", None, True),
-        ("restart", "query:r", None, False),
+        ("restart", "job", None, True), ("restart", "query:q", None, True), ("restart", "query:r", None, False),
         ("set_config", "query:q", {"key": "key", "value": 1}, True),
         ("set_config", "query:r", {"key": "key", "value": 1}, False),
         ("set_config", "job", {"key": "spark.sql.ansi.enabled", "value": True}, True),
-        ("set_config", "job", {"key": "other", "value": 1}, False),
-        ("pause", "source:t", None, False),
+        ("set_config", "job", {"key": "other", "value": 1}, False), ("pause", "source:t", None, False),
     ],
-)
+)  # fmt: skip
 def test_what_calls_for_a_restart(query: Query, kind: str, target: str, value: Json, held: bool) -> None:
     query.plans()
     event = query.ledger.accept(kind, target, value)

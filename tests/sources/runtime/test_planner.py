@@ -80,20 +80,15 @@ def test_data_epochs_start_at_whole_multiples_of_the_interval() -> None:
             planned.append(round(now[0], 1))
     assert planned == [10_000.3, 10_001.0, 10_002.0, 10_003.0]
     assert log.offsets[-1].ended
+    assert inspect.signature(Planner).parameters["clock"].default is time.monotonic, "a clock that nobody sets"
 
 
 def test_two_sources_of_one_query_agree_on_the_moment() -> None:
     now = [0.0]
     logs = [Log(), Log()]
-    planners = [
-        Planner(
-            memory(Store({"a": 100}), max_rows_per_epoch=1),
-            registration(interval_ms=500),
-            FakeLedger(),
-            clock=lambda: now[0],
-        )
-        for _ in logs
-    ]
+    known = registration(interval_ms=500)
+    sources = [memory(Store({"a": 100}), max_rows_per_epoch=1) for _ in logs]
+    planners = [Planner(source, known, FakeLedger(), clock=lambda: now[0]) for source in sources]
     moments: list[list[float]] = [[], []]
     for tick in range(100, 400):
         now[0] = tick / 100
@@ -102,10 +97,6 @@ def test_two_sources_of_one_query_agree_on_the_moment() -> None:
             if (number == 0 or tick > 130) and log.plan(one) is not None:
                 moments[number].append(now[0])
     assert moments[0][1:] == moments[1][1:]
-
-
-def test_the_interval_is_measured_on_a_clock_that_nobody_sets() -> None:
-    assert inspect.signature(Planner).parameters["clock"].default is time.monotonic
 
 
 def test_the_interval_delays_no_drain_end_or_available_now_run() -> None:
@@ -120,9 +111,8 @@ def test_the_interval_delays_no_drain_end_or_available_now_run() -> None:
     assert log.plan(timed) == ()
     assert log.offsets[-1].final == 1
 
-    at_once = Planner(
-        memory(Store({"a": 3}), max_rows_per_epoch=1), registration(interval_ms=10**9), FakeLedger(), lambda: 1.0
-    )
+    source = memory(Store({"a": 3}), max_rows_per_epoch=1)
+    at_once = Planner(source, registration(interval_ms=10**9), FakeLedger(), lambda: 1.0)
     at_once.prepare_available_now()
     log = ran(at_once)
     assert rows_of(log.read()) == {"a": [0, 1, 2]}

@@ -62,9 +62,8 @@ def test_each_range_is_in_exactly_one_task_and_no_task_is_empty(given: list[Rang
     )
     loads = [sum(piece.end for piece in task) for task in tasks]
     if given:
-        assert max(loads) <= sum(loads) / len(loads) + max(piece.end for piece in given), (
-            "the even share, and one range"
-        )
+        even = sum(loads) / len(loads)
+        assert max(loads) <= even + max(piece.end for piece in given), "the even share, and one range"
 
 
 @given(pieces, st.integers(1, 12))

@@ -55,17 +55,15 @@ def test_rows_are_chosen_all_over_the_range_and_in_order() -> None:
     )
 
 
-def test_batches_of_any_size_give_the_same_rows() -> None:
+def test_the_same_rows_are_in_any_batches_and_in_larger_shares() -> None:
     piece = Range("c", {"any": "data"}, 7, 5_000)
     assert rows_of(piece, 0.3, 1) == rows_of(piece, 0.3, 999) == rows_of(piece, 0.3, 10**6)
+    assert set(rows_of(piece, 0.1)) < set(rows_of(piece, 0.5))
 
 
 def test_channels_and_ranges_differ() -> None:
-    whole = [
-        rows_of(Range(name, None, start, start + 1_000), 0.5) for name, start in (("a", 0), ("b", 0), ("a", 1_000))
-    ]
-    shifted = [n - 1_000 for n in whole[2]]
-    assert len({tuple(one) for one in (whole[0], whole[1], shifted)}) == 3
+    ranges = [Range("a", None, 0, 1_000), Range("b", None, 0, 1_000), Range("a", None, 1_000, 2_000)]
+    assert len({tuple(n - piece.start for n in rows_of(piece, 0.5)) for piece in ranges}) == 3
 
 
 def test_a_position_of_any_form_is_hashed() -> None:
@@ -79,22 +77,13 @@ def test_a_position_of_any_form_is_hashed() -> None:
     assert by_order[0] == by_order[1], "an object has no order"
 
 
-def test_a_smaller_share_is_part_of_a_larger_one() -> None:
-    piece = Range("c", None, 0, 10_000)
-    assert set(rows_of(piece, 0.1)) < set(rows_of(piece, 0.5))
-
-
-def test_what_is_read_whole_is_not_touched() -> None:
+def test_a_channels_own_share_counts_and_the_whole_is_untouched() -> None:
     batch = pa.record_batch({"n": range(10)})
     assert next(sampled([batch], Range("c", None, 0, 10), {})) is batch
     pieces = [Range("a", None, 0, 9), Range("b", None, 0, 9)]
     assert shares_of(in_force(), "s", pieces) == {}
     assert shares_of(in_force(("source:s", 1)), "s", pieces) == {}
     assert shares_of(in_force(("source:t", 0.5)), "s", pieces) == {}
-
-
-def test_a_channels_own_share_counts() -> None:
-    pieces = [Range("a", None, 0, 9), Range("b", None, 0, 9)]
     assert shares_of(in_force(("source:s", 0.5), ("source:s/a", 0.1)), "s", pieces) == {"a": 0.1, "b": 0.5}
     assert shares_of(in_force(("source:s", 0.5), ("source:s/a", 1)), "s", pieces) == {"b": 0.5}
     assert shares_of(in_force(("source:s/a", 0.1)), "s", pieces) == {"a": 0.1}

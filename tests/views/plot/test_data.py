@@ -54,9 +54,11 @@ def test_a_line_is_broken_where_no_driver_ran(document: dict[str, Any]) -> None:
             assert line.at[place - 1] <= since < line.at[place] < until <= line.at[place + 1]
 
 
-def test_a_time_without_a_driver_after_the_last_epoch_is_hidden() -> None:
+def test_late_gaps_and_information_are_left_out() -> None:
     spans = [{"since": 0, "until": 10}, {"since": 20, "until": 30}, {"since": 40, "until": None}]
     assert plots(made({"q": series([5, 25])}, timeline={"spans": spans})).gaps == ((10, 20),)
+    incidents = [{"at": n, "severity": severity} for n, severity in enumerate(("INFO", "ERROR", ""))]
+    assert plots(made({}, incidents=incidents)).incidents == (1, 2)
 
 
 @given(
@@ -69,24 +71,21 @@ def test_breaking_keeps_each_value_and_the_order(at: list[int], begins: list[tup
     assert [(a, b) for a, b in zip(times, values, strict=True) if b is not None] == [(a, float(a)) for a in at]
 
 
-def test_what_is_wanted_and_unknown_says_so() -> None:
+def test_what_is_unknown_says_so_and_is_no_value() -> None:
     nothing = plots(made({}), list(PlotKind))
     none = "no epoch has been committed yet"
     assert [panel.nothing for panel in nothing.panels] == [none, none, "no source of this job knows its lag"]
     assert nothing.bars == ()
     assert [panel.title for panel in plots(made({})).panels] == ["Duration of an epoch", "Rows read by an epoch"]
     assert plots(made({}), [PlotKind.EPOCHS]).bars is None
+    shown = plots(made({"q": series([1, 2], ms=[UNKNOWN, 5], lag=[UNKNOWN, 7])}))
+    assert [list(panel.lines[0].values) for panel in shown.panels] == [[None, 5], [10, 10], [None, 7]]
 
 
 @pytest.mark.parametrize(("ms", "unit", "value"), [(100, "ms", 100), (90_000, "s", 90), (1_200_000, "min", 20)])
 def test_the_unit_of_a_duration_fits(ms: int, unit: str, value: float) -> None:
     panel = plots(made({"q": series([1_000], ms=[ms])})).panels[0]
     assert panel.unit == unit and panel.lines[0].values == (value,)
-
-
-def test_what_is_not_known_is_no_value() -> None:
-    shown = plots(made({"q": series([1, 2], ms=[UNKNOWN, 5], lag=[UNKNOWN, 7])}))
-    assert [list(panel.lines[0].values) for panel in shown.panels] == [[None, 5], [10, 10], [None, 7]]
 
 
 def test_the_lag_ends_as_last_said_unless_an_epoch_is_newer() -> None:
@@ -112,11 +111,6 @@ def test_of_many_sources_those_with_the_most_to_do_have_a_bar() -> None:
     shown = plots(made({}, channels=channels))
     assert shown.bars is not None and len(shown.bars) == BARS and shown.more == 6
     assert [bar.source for bar in shown.bars] == [f"s{n:02}" for n in range(6, BARS + 6)]
-
-
-def test_information_is_no_incident() -> None:
-    incidents = [{"at": n, "severity": severity} for n, severity in enumerate(("INFO", "ERROR", ""))]
-    assert plots(made({}, incidents=incidents)).incidents == (1, 2)
 
 
 def test_times_are_utc() -> None:
