@@ -95,7 +95,8 @@ class KafkaTarget(SinkTarget):
         self._asked(lambda client: client.create_topics([NewTopic(self.topic, 2, 1)])[self.topic])
 
     def _asked(self, request: Callable[[AdminClient], Any]) -> None:
-        request(AdminClient({"bootstrap.servers": self.bootstrap, **QUICK})).result(20)
+        client = AdminClient({"bootstrap.servers": self.bootstrap, **QUICK})  # without it nothing would answer
+        request(client).result(20)
 
     def _topics(self) -> dict[str, Any]:
         return dict(AdminClient({"bootstrap.servers": self.bootstrap, **QUICK}).list_topics(timeout=20).topics)
