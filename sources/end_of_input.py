@@ -15,13 +15,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.end_of_input import END_MICROS, FORMAT, TIME, ZERO, EndOffset, next_offset
 from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.options import Names, Options
+from spark_ext.sources.runtime.stream_reader import StreamReader
 from spark_ext.spark.logs import watermarks
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.session import registry
@@ -98,7 +98,7 @@ class CommittedEpochs:
         return self._newest
 
 
-class EndOfInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class EndOfInputReader(StreamReader):
     """One marker in one query. Planning methods run in the planner process, `read` on an executor."""
 
     def __init__(self, uid: str, watches: tuple[str, ...]) -> None:
@@ -111,6 +111,11 @@ class EndOfInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._begun: tuple[int, int, int | None] | None = None
         """When it began: the newest committed epoch, how often an event time had been put back, and the one to be."""
 
+    @property
+    def uid(self) -> str:
+        """Of the marker."""
+        return self._uid
+
     def initialOffset(self) -> dict[str, Any]:
         """The same each time."""
         return EndOffset(self._uid).to_json()
@@ -119,7 +124,7 @@ class EndOfInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Look at the log in every planning: the run ends as soon as no source has new rows."""
         self._available_now = True
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def next_offset(self, start: dict[str, Any]) -> dict[str, Any]:
         """The next step of the end of input, if it is due; else `start`, which starts no epoch."""
         registration = registry.lookup(self._uid) if self._held is None else None
         if registration is not None:
@@ -164,7 +169,7 @@ class EndOfInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._epochs = CommittedEpochs(registration.checkpoint)
         return self._epochs.newest(at_once=self._available_now)
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One task with the marker, in the epoch in which its number grows, or with an event time that is put back."""
         before, after = EndOffset.from_json(start, self._uid), EndOffset.from_json(end, self._uid)
         if after.marker > before.marker:

@@ -1,5 +1,7 @@
 """The workers' half of the door to Spark: pyspark's internals that sources, sinks, schemas and Python workers use.
 
+What a version of Spark does not have, or has in another form, costs the feature that needs it, and never a worker.
+
 The driver's half is `spark_ext.spark.backend`, whose `private_names` lists the names of both. Each function imports
 what it needs, never py4j, which a client of Spark Connect does not have.
 """
@@ -9,6 +11,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import cache, partial
+from inspect import signature
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
@@ -25,14 +29,24 @@ def to_arrow_type(kind: DataType) -> pa.DataType:
     """The Arrow type in which Spark passes a type to Python, or a PySparkTypeError; timestamps are in UTC."""
     from pyspark.sql.pandas import types
 
-    return types.to_arrow_type(kind, timezone="UTC")
+    return types.to_arrow_type(kind, **_in_utc(types.to_arrow_type))
 
 
 def to_arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema of the batches that Spark passes to Python and expects from it; timestamps are in UTC."""
     from pyspark.sql.pandas import types
 
-    return types.to_arrow_schema(schema, timezone="UTC")
+    return types.to_arrow_schema(schema, **_in_utc(types.to_arrow_schema))
+
+
+def _in_utc(function: Callable[..., Any]) -> dict[str, Any]:
+    """The argument for timestamps in UTC, which are the default of older versions."""
+    return {"timezone": "UTC"} if _has(function, "timezone") else {}
+
+
+@cache
+def _has(function: Callable[..., Any], parameter: str) -> bool:
+    return parameter in signature(function).parameters
 
 
 def from_arrow_type(kind: pa.DataType) -> DataType:
@@ -103,14 +117,17 @@ def extend_failures(text_of: Callable[[BaseException], str]) -> None:
     global _handler
     from pyspark import util
 
-    _handler = as_shipped = _handler or util.handle_worker_exception
+    shipped = _handler or getattr(util, _HANDLER, None)
+    if shipped is None:
+        return
+    _handler = as_shipped = shipped
 
-    def handle_worker_exception(e: BaseException, outfile: IO[bytes], hide_traceback: bool | None = None) -> None:
+    def handle_worker_exception(e: BaseException, outfile: IO[bytes], *others: Any, **named: Any) -> None:
         try:
             text = text_of(e)
         except Exception:
             text = ""
-        as_shipped(e, cast("IO[Any]", _Extended(outfile, text)) if text else outfile, hide_traceback)
+        as_shipped(e, cast("IO[Any]", _Extended(outfile, text)) if text else outfile, *others, **named)
 
     for name in _IMPORTERS:
         module = sys.modules.get(name)
@@ -138,10 +155,12 @@ def before_each_task(action: Callable[[], None]) -> None:
     """Have each task of this process, and of those that it forks, call an action before its function."""
     from pyspark import worker
 
-    as_shipped = worker.setup_broadcasts
+    as_shipped = getattr(worker, "setup_broadcasts", None)
+    if as_shipped is None:
+        return
 
-    def setup_broadcasts(infile: IO[bytes]) -> None:
-        as_shipped(infile)
+    def setup_broadcasts(*args: Any, **named: Any) -> None:
+        as_shipped(*args, **named)
         action()
 
     worker.setup_broadcasts = setup_broadcasts
@@ -149,6 +168,7 @@ def before_each_task(action: Callable[[], None]) -> None:
 
 # Functions of `pyspark.worker` that return function, profiler, deserializer and serializer of a task.
 _GIVERS: Final = ("read_udfs", "read_udtf")
+_PROCESSING: Final = "processing_time_ms"  # a parameter of `report_times`
 _waited = 0.0  # in this task so far, s
 
 
@@ -162,25 +182,31 @@ def report_without_waiting(wanted: Callable[[], bool]) -> None:
     """
     from pyspark import worker
 
-    for name in _GIVERS:
+    as_shipped: Callable[..., None] | None = getattr(worker, "report_times", None)
+    if as_shipped is None or not _has(as_shipped, _PROCESSING):
+        return  # before 4.2 a worker does not report it
+    expected = signature(as_shipped)
+    for name in filter(partial(hasattr, worker), _GIVERS):
         setattr(worker, name, _with_timed_streams(getattr(worker, name), wanted))
-    as_shipped: Callable[..., None] = worker.report_times
 
-    def report_times(outfile: IO[bytes], boot: float, init: float, finish: float, processing_ms: int) -> None:
+    def report_times(*args: Any, **named: Any) -> None:
         global _waited
         waited, _waited = _waited, 0.0
-        as_shipped(outfile, boot, init, finish, max(0, processing_ms - round(waited * 1000)))
+        given = expected.bind(*args, **named)
+        given.arguments[_PROCESSING] = max(0, given.arguments[_PROCESSING] - round(waited * 1000))
+        as_shipped(*given.args, **given.kwargs)
 
     worker.report_times = report_times
 
 
 def _with_timed_streams(giver: Callable[..., Any], wanted: Callable[[], bool]) -> Callable[..., Any]:
-    def given(*args: Any, **named: Any) -> tuple[Any, Any, Any, Any]:
+    def given(*args: Any, **named: Any) -> Any:
         global _waited
         _waited = 0.0
-        function, profiler, deserializer, serializer = giver(*args, **named)
-        if not wanted():
-            return function, profiler, deserializer, serializer
+        made = giver(*args, **named)
+        if not (isinstance(made, tuple) and len(made) == 4 and wanted()):
+            return made
+        function, profiler, deserializer, serializer = made
         return function, profiler, _TimedSerializer(deserializer), _TimedSerializer(serializer)
 
     return given

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from spark_ext import masking
 from spark_ext.errors import EnvironmentProblem
-from spark_ext.spark.backend.contract import FILE_MANAGER, LOCAL_FILES
+from spark_ext.spark.backend.contract import FILE_MANAGER, local_files
 from tests.support import cheap_jvm
 
 # How long an example takes says nothing on a busy machine. The profile `ci` draws the same examples each time.
@@ -38,7 +38,7 @@ def spark_of_process() -> Iterator[SparkSession]:
     """The one Spark session of a test process; tests ask for `spark`, which also cleans up after them."""
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
     # As jobs do for their own queries: also for those outside of a job, and for the files of each start.
-    conf[FILE_MANAGER] = LOCAL_FILES
+    conf[FILE_MANAGER] = local_files()
     session = cheap_jvm.session("spark-ext-tests", conf)
     yield session
     session.stop()

@@ -28,8 +28,6 @@ def spark_ext(*arguments: str | Path, cwd: Path, **environment: str) -> subproce
 
 
 SCRIPT = """
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import spark_ext as sx

@@ -1,7 +1,9 @@
 """`make test-matrix`: the quick tests and a file of each layer, on several Pythons, with old and new libraries.
 
 Each Python gets an environment with the newest versions that pyproject.toml allows; the oldest of them gets a second
-one, with the oldest versions. Environments stay in `.venv/matrix`, so that a second run only updates them.
+one, with the oldest versions. With `--sparks` it is one environment for each version of Spark instead, with the newest
+Delta that has a jar for it, and its tests are of jobs. Environments stay in `.venv/matrix`, so that a second run only
+updates them.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from xml.etree import ElementTree
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from spark_ext.spark.capabilities import capabilities
 from tools.project import ROOT, project
 
 SHOWN: Final = ("pyspark", "delta-spark", "deltalake", "pyarrow", "pandas", "numpy", "confluent-kafka")
@@ -48,6 +51,21 @@ LAYERS: Final = (
     "tests/jobs/test_bad_rows.py",
 )
 """Tests with Spark, servers and processes: a file of each layer that depends on libraries."""
+
+JOBS: Final = (
+    "tests/spark/test_private_names.py",
+    "tests/spark/test_backend.py",
+    "tests/conformance/test_finish.py",
+    "tests/conformance/test_control.py",
+    "tests/conformance/test_savepoints.py",
+    "tests/jobs/test_until_now.py",
+    "tests/watermark/test_with_watermark.py",
+    "tests/sources/test_in_spark.py",
+    "tests/sinks/delta_2pc/test_in_spark.py",
+    "tests/jobs/test_linked_queries.py",
+    "tests/chaos/test_chaos.py",
+)
+"""What depends on the version of Spark: end of input, upserts, exchanges, control, savepoints, kills."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +138,7 @@ def prepare(python: str, kind: str, known: Mapping[str, Any], also: Sequence[str
 
     Args:
         python: a name or path of an interpreter.
-        kind: "oldest" or "newest", of libraries.
+        kind: "oldest" or "newest", of libraries, or "spark-4.1".
         known: the table `[project]`.
         also: requirements that are installed over it, whatever pyproject.toml allows.
 
@@ -150,17 +168,27 @@ def _uv(*arguments: str) -> None:
         raise RuntimeError(done.stderr.strip())
 
 
+def of_spark(kind: str) -> list[str]:
+    """Requirements of a version of Spark and its Delta, for the kind "spark-4.1"; none for another kind."""
+    _, _, spark = kind.partition("spark-")
+    if not spark:
+        return []
+    delta = capabilities(spark).delta
+    # The jar of 4.4.1 is not in Maven Central.
+    return [f"pyspark=={spark}.*", *([f"delta-spark=={delta[0][0]}.{delta[0][1]}.0"] if delta else [])]
+
+
 def run(python: Path, part: str, log: Path) -> Counts:
     """Run a part of the tests.
 
     Args:
         python: of the environment.
-        part: "quick" or "layers".
+        part: "quick", "layers" or "jobs".
         log: a file for what pytest says; the report is beside it.
     """
     report = log.with_suffix(".xml")
     report.unlink(missing_ok=True)
-    chosen = ["-n", "2", "--dist", "loadfile", *QUICK] if part == "quick" else LAYERS
+    chosen = {"quick": ["-n", "2", "--dist", "loadfile", *QUICK], "layers": LAYERS, "jobs": JOBS}[part]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with log.open("w", encoding="utf-8") as out:
         subprocess.run(
@@ -207,26 +235,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="make test-matrix", description=__doc__)
     parser.add_argument("pythons", nargs="+", help="names or paths of interpreters")
     parser.add_argument("--kinds", default="oldest,newest", help="of libraries (default: %(default)s)")
-    parser.add_argument("--parts", default="quick,layers", help="of the tests (default: %(default)s)")
+    parser.add_argument("--parts", default="", help="of the tests: quick, layers, jobs; default: by what is tried")
+    parser.add_argument("--sparks", default="", help="versions of Spark, such as '4.0 4.1 4.3', on the first Python")
     parser.add_argument(
         "--also", default="", help="installed over it, whatever pyproject.toml allows: 'pandas>=3 pyspark==4.2.1'"
     )
     given = parser.parse_args()
     known = project()
     missing = [python for python in given.pythons if version_of(python) is None]
-    tried = environments([python for python in given.pythons if python not in missing], given.kinds.split(","))
+    there = [python for python in given.pythons if python not in missing]
+    tried = environments(there, given.kinds.split(","))
+    if given.sparks:
+        tried = [(python, f"spark-{spark}") for python in there[:1] for spark in given.sparks.split()]
+    parts = (given.parts or ("quick,jobs" if given.sparks else "quick,layers")).split(",")
     rows: list[Sequence[str]] = [("Python", "libraries", *SHOWN, "passed", "failed", "skipped")]
     total, impossible = Counts(), list[str]()
     for python, kind in tried:
         print(f"{python}, {kind} libraries", flush=True)
         try:
-            inside = prepare(python, kind, known, given.also.split())
+            inside = prepare(python, kind, known, [*of_spark(kind), *given.also.split()])
         except RuntimeError as problem:
             impossible.append(f"{python}, {kind} libraries: {problem}")
             continue
         home = inside.parents[1]
         found = Counts()
-        for part in given.parts.split(","):
+        for part in parts:
             log = home.parent / f"{home.name}-{part}.log"
             came = run(inside, part, log)
             print(f"  {part}: {came.passed} passed, {came.failed} failed, {came.skipped} skipped; {log}", flush=True)

@@ -8,7 +8,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.epoch import CommitRows, Left, SinkPlace, TaskRows
@@ -116,7 +117,15 @@ def bad_rows_place(options: SinkOptions, identity: Identity, query_id: str, epoc
 _so_far: dict[tuple[str, int], tuple[int, int]] = {}
 
 
-class EpochWriter(DataSourceStreamArrowWriter):
+if hasattr(datasource, "DataSourceStreamArrowWriter"):
+    _ArrowWriter = datasource.DataSourceStreamArrowWriter
+else:
+
+    class _ArrowWriter(datasource.DataSourceArrowWriter, DataSourceStreamWriter):  # type: ignore[no-redef, misc]
+        """Spark 4.0 gives Arrow batches to a stream writer that is an Arrow writer of batch queries too."""
+
+
+class EpochWriter(_ArrowWriter):
     """One sink in one query: `write` on executors, `commit` in a driver-side worker. Built for each epoch."""
 
     def __init__(self, sink: TwoPhaseCommitSink, schema: StructType) -> None:
@@ -336,7 +345,7 @@ class SinkAdapter(DataSource):
         """The sink's format name."""
         return cls.contract.name()
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The sink's writer and committer."""
         record.install()
         return EpochWriter(self.sink, schema)

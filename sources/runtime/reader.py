@@ -11,13 +11,6 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.collector import Collector, Destination
@@ -33,6 +26,7 @@ from spark_ext.sources.runtime.conform import conform, sifted
 from spark_ext.sources.runtime.live_lag import LiveLag
 from spark_ext.sources.runtime.planner import LedgerView, NoLedger, Planner
 from spark_ext.sources.runtime.sample import keeps_bad_row, sampled, shares_of
+from spark_ext.sources.runtime.stream_reader import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, StreamReader
 from spark_ext.spark.session import registry
 from spark_ext.spark.session.late_claim import await_claim, before_planning
 from spark_ext.spark.watching.attendance import attend
@@ -64,7 +58,7 @@ def report_of(uid: str, planner: Planner, at: SourceOffset) -> dict[str, Any]:
     return found if lag is None else {**found, "lag": lag, "at": round(time.time(), 3)}
 
 
-class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ChannelReader(StreamReader):
     """One source in one query. Planning methods run in the planner process, `read` on executors."""
 
     def __init__(self, source: ChannelSource, schema: StructType) -> None:
@@ -85,7 +79,8 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin_task()
 
     @property
-    def _uid(self) -> str:
+    def uid(self) -> str:
+        """Of the source."""
         return self._source.options.uid
 
     def _turn(self) -> AbstractContextManager[object]:
@@ -94,7 +89,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _said(self, planner: Planner, end: SourceOffset) -> None:
         """An epoch has been planned, or for the first time none was."""
-        self._latest = report_of(self._uid, planner, end)
+        self._latest = report_of(self.uid, planner, end)
         if self._live is not None:
             self._live.planned(end)
             return
@@ -107,18 +102,18 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 planner.enter(at)
                 return planner.lag(at)
 
-        self._live = LiveLag(self._uid, place, registration.lag_ms / 1000, ask)
+        self._live = LiveLag(self.uid, place, registration.lag_ms / 1000, ask)
         self._live.planned(end)
         self._live.start()
 
     def _planning(self, offset: SourceOffset | None = None) -> Planner:
         if self._planner is None:
-            registration = registry.lookup(self._uid)
+            registration = registry.lookup(self.uid)
             if registration is None and offset is not None and offset.of_a_job:
                 raise StateError(
                     "this source's offsets are those of a job, and the job that runs it is not known in this session: "
                     "it is unknown what has finished",
-                    operator=f"source '{self._uid}'",
+                    operator=f"source '{self.uid}'",
                     kept="nothing was planned; the checkpoint and the output are unchanged",
                     do="start the query with job.run(); if it was started so, the temporary folder "
                     f"{registry.folder()} was deleted: start the job again",
@@ -127,18 +122,18 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise ConfigurationError(
                     "on_bad_row=quarantine needs a job: Spark never says that the last epoch of a query is committed, "
                     "so that its bad rows could not be moved into their table",
-                    operator=f"source '{self._uid}'",
+                    operator=f"source '{self.uid}'",
                     kept="nothing was read",
                     do="run the query in a job, with spark_ext.Job, or load with on_bad_row=fail",
                 )
             if registration is not None and registration.samples:
-                attend("planner", registration.state, registration.query, self._uid)
+                attend("planner", registration.state, registration.query, self.uid)
             self._planner = Planner(self._source, registration, _view(registration))
         return self._planner
 
     def initialOffset(self) -> dict[str, Any]:
         """The same each time: Spark asks for it twice and does not log it."""
-        return SourceOffset(self._uid).to_json()
+        return SourceOffset(self.uid).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """For display only; the planner takes its limits from the options."""
@@ -156,10 +151,10 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planning().prepare_available_now()
 
     @guarded()
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def next_offset(self, start: dict[str, Any]) -> dict[str, Any]:
         """The end of the next epoch; `start` when there is nothing to read, which makes no epoch."""
         if self._asked is None or self._asked[0] != start:
-            self._asked = start, SourceOffset.from_json(start, self._uid)
+            self._asked = start, SourceOffset.from_json(start, self.uid)
         offset = self._asked[1]
         self._idle.asked()
         with self._turn(), current.planning():
@@ -186,15 +181,15 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._latest
 
     @guarded()
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of an epoch, which may have been planned by an earlier run."""
-        begin, finish = SourceOffset.from_json(start, self._uid), SourceOffset.from_json(end, self._uid)
+        begin, finish = SourceOffset.from_json(start, self.uid), SourceOffset.from_json(end, self.uid)
         planner = self._planning(finish)
         await_claim(planner.registration)  # an older driver may have planned it while the query was being started
         with self._turn(), current.planning():
             planner.enter(finish)
             pieces = ranges(begin, finish)
-            shares = shares_of(planner.configuration(finish), self._uid, pieces)
+            shares = shares_of(planner.configuration(finish), self.uid, pieces)
             destination = self._destination(finish)
             if destination is not None and pieces and end != self._planned:
                 destination.read_again()
@@ -203,13 +198,13 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _destination(self, end: SourceOffset) -> Destination | None:
         """Where the tasks of the epoch that ends there leave bad rows."""
         options = self._source.options
-        registration = registry.lookup(self._uid) if options.on_bad_row == "quarantine" else None
+        registration = registry.lookup(self.uid) if options.on_bad_row == "quarantine" else None
         if registration is None:
             return None
         return Destination(
             registration.state,
             registration.checkpoint,
-            self._uid,
+            self.uid,
             options.bad_rows_path or default_table(registration.state),
             end.lineage,
             key_of(end),
@@ -241,9 +236,9 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     if batch.schema.equals(schema) and undecodable(batch) is None and null_in(batch) is None:
                         yield batch
                     elif collector is None:
-                        yield conform(batch, schema, piece, self._uid)
+                        yield conform(batch, schema, piece, self.uid)
                     else:
-                        yield sifted(batch, schema, piece, self._uid, number, self._source.bad_row)
+                        yield sifted(batch, schema, piece, self.uid, number, self._source.bad_row)
                     number += batch.num_rows
                 if collector is not None:
                     collector.finish()
@@ -262,7 +257,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Spark reports that an epoch is safe; it never does so for the last one of a run."""
         self._idle.epoch()
-        offset = SourceOffset.from_json(end, self._uid)
+        offset = SourceOffset.from_json(end, self.uid)
         with self._turn(), current.planning():
             self._planning(offset).enter(offset)
             self._source.on_epoch_committed(Committed.of(offset, final=False))

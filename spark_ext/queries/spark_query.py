@@ -16,10 +16,14 @@ from spark_ext.errors import SparkLostError
 from spark_ext.model.execution import Phase
 from spark_ext.model.identity import OPTION
 from spark_ext.queries.describe_failure import SparkFailure
+from spark_ext.spark.backend.contract import OwnEnd
 from spark_ext.spark.backend.failures import is_lost_connection
 from spark_ext.spark.backend.kinds import backend_of
+from spark_ext.spark.capabilities import capabilities
 from spark_ext.spark.logs.checkpoint_directory import cheap_files, clear_drafts, clear_unfinished, enter
 from spark_ext.spark.logs.epoch_files import unrecorded_settings
+from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.spark.session import registry
 from spark_ext.spark.session.session_settings import with_settings
 from spark_ext.spark.watching import attendance, worker_daemon
 from spark_ext.spark.watching.query_events import Hint, hints_of
@@ -30,8 +34,6 @@ if TYPE_CHECKING:
     from spark_ext.model.offsets import LoggedOffsets
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.spec import QuerySpec
-    from spark_ext.spark.backend.contract import OwnEnd
-
 
 _LAUNCHES: Final = itertools.count(1)  # numbers the starts of all Spark queries of this process
 _MAINTENANCE: Final = "spark.sql.streaming.stateStore.maintenanceInterval"  # of state; by default each minute
@@ -39,6 +41,8 @@ _MAINTENANCE: Final = "spark.sql.streaming.stateStore.maintenanceInterval"  # of
 _MAINTENANCE_OF_SHORT_RUNS: Final = "5s"  # shorter than such a run, or its state would grow from run to run
 
 _DIES_WITHIN: Final = 2.0  # how long a JVM whose connections have broken may take to be gone, s
+_NO_DATA: Final = "Waiting for data to arrive"  # Spark's status of a query whose sources have nothing new
+_LOOK_EVERY_S: Final = 0.05
 _KEPT: Final = "all committed epochs, and the ledger"
 _PHASES: Final = {
     Phase.STARTING: "starting workers",
@@ -124,6 +128,8 @@ class SparkQuery:
         self._end: End | None = None
         self._backend = backend_of(spec.writer)
         self._session = self._backend.frame(spec.writer).sparkSession
+        self._ends_itself = not self._until_now or capabilities(self._session.version).available_now
+        """Spark ends it when nothing is left to read, if it is to end so; else this does."""
         # A worker's thread has none of the user's scheduler pool, job group or description.
         self._properties = self._backend.local_properties(self._session)
         self._pid = self._backend.jvm_pid(self._session)
@@ -166,10 +172,12 @@ class SparkQuery:
         if only_planned:
             # Spark advises `availableNow` instead, which would read on after the epoch that is planned.
             writer = writer.trigger(once=True)
-        elif self._until_now:
+        elif self._until_now and (self._ends_itself or not self._watched):
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime="0 seconds")
+        for uid in self._watched:
+            registry.forget_exhausted(uid, registry.folder_of(self._session))
         settings = self._settings()
         operator = self._context.operator(self._spec.uid)
         with with_settings(self._session, settings, operator), cheap_files(self._session, self._checkpoint):
@@ -209,11 +217,39 @@ class SparkQuery:
 
     def _await(self, query: StreamingQuery) -> None:
         try:
-            query.awaitTermination()
-            self._end = End(own=self._own_end(query))
+            if self._ends_itself or not self._watched:
+                query.awaitTermination()
+                self._end = End(own=self._own_end(query))
+            else:
+                self._end = End(own=self._until_exhausted(query))
         except BaseException as failure:
             self._end = End(self._named(failure))
         self._context.wake.set()
+
+    @property
+    def _watched(self) -> list[str]:
+        """Uids of the sources that note when they have nothing more to read."""
+        return [one.uid for one in (*self._spec.sources, *self._spec.ends)]
+
+    def _until_exhausted(self, query: StreamingQuery) -> OwnEnd | None:
+        while not query.awaitTermination(_LOOK_EVERY_S):  # type: ignore[arg-type]
+            if self._exhausted(query):
+                query.stop()
+                return OwnEnd(found_nothing=True, one_epoch=False)
+        return None
+
+    def _exhausted(self, query: StreamingQuery) -> bool:
+        """Whether each source has nothing more to read where the query stands, and Spark does not plan an epoch."""
+        if query.status["message"] != _NO_DATA:
+            return False
+        place = registry.folder_of(self._session)
+        notes = [registry.noted_exhausted(uid, place) for uid in self._watched]
+        if None in notes:
+            return False
+        log = SparkLog(self._checkpoint)
+        newest = log.newest_offsets()
+        logged = None if newest is None else log.offsets(newest)
+        return newest == log.newest_commit() and (logged is None or all(note in logged.sources for note in notes))
 
     def _own_end(self, query: StreamingQuery) -> OwnEnd | None:
         if not self._until_now:

@@ -26,7 +26,7 @@ from benchmarks import _control, _control_clients, _flink, _operators, _spark
 from benchmarks._figures import Figure
 from benchmarks._measure import measure
 from examples import flights
-from spark_ext.spark.backend.contract import FILE_MANAGER, LOCAL_FILES
+from spark_ext.spark.backend.contract import FILE_MANAGER, local_files
 from spark_ext.spark.session.jars import session_jars
 from tests.servers import kafka, postgres
 from tests.servers.spark_kafka import spark_kafka_jars
@@ -87,7 +87,7 @@ def _spark_of_process() -> SparkSession:
         "spark.jars": ",".join(map(str, [*spark_kafka_jars(), *session_jars(_JDBC, {})])),
         "spark.driver.extraJavaOptions": "-Xss64m",
         "spark.python.daemon.module": "tests.support.daemon",
-        FILE_MANAGER: LOCAL_FILES,
+        FILE_MANAGER: local_files(),
         "spark.sql.shuffle.partitions": "1",
         # Each plan runs for a few epochs of a few rows: to compile it would take longer.
         "spark.sql.codegen.wholeStage": "false",

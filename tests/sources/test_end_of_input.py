@@ -179,17 +179,17 @@ def test_the_reader_decides_from_the_checkpoint_it_is_given(tmp_path: Path, monk
     reader = EndOfInputReader("a~end", ("a",))
     start = reader.initialOffset()
     write_epoch(tmp_path / "checkpoint", 0, a=True)
-    assert reader.latestOffset(start, None) == start, "outside a job"  # type: ignore[arg-type]
+    assert reader.latestOffset(start, None) == start, "outside a job"
     registry.publish(
         [Registration("a~end", "end_of_input", "j", "0", "q", "s", str(tmp_path / "checkpoint"), 1, 0)],
         tmp_path / "registry",
     )
-    marker = reader.latestOffset(start, None)  # type: ignore[arg-type]
+    marker = reader.latestOffset(start, None)
     assert len(reader.partitions(start, marker)) == 1
-    flush = reader.latestOffset(marker, None)  # type: ignore[arg-type]
+    flush = reader.latestOffset(marker, None)
     assert (flush["marker"], flush["flushed"]) == (1, True)
     assert list(reader.partitions(marker, flush)) == []
-    assert reader.latestOffset(flush, None) == flush  # type: ignore[arg-type]
+    assert reader.latestOffset(flush, None) == flush
 
 
 def test_a_new_planner_puts_its_event_time_back_behind_one_epoch(tmp_path: Path) -> None:
@@ -204,11 +204,11 @@ def test_a_new_planner_puts_its_event_time_back_behind_one_epoch(tmp_path: Path)
         patch.setenv(registry.VARIABLE, str(place))
         reader = EndOfInputReader("a~end", ("a",))
         start = START.to_json()
-        assert reader.latestOffset(start, None) == start, "there is nothing new"  # type: ignore[arg-type]
+        assert reader.latestOffset(start, None) == start, "there is nothing new"
         write_epoch(checkpoint, 4, a=False)
-        end = reader.latestOffset(start, None)  # type: ignore[arg-type]
+        end = reader.latestOffset(start, None)
         assert EndOffset.from_json(end) == EndOffset("a~end", carried=1, at=50), "later ones may be of another history"
-        assert reader.latestOffset(end, None) == end, "once"  # type: ignore[arg-type]
+        assert reader.latestOffset(end, None) == end, "once"
     (task,) = EndOfInputReader("a~end", ("a",)).partitions(start, end)
     (batch,) = reader.read(task)
     assert batch.column("end_of_time").cast(pa.int64()).to_pylist() == [50]

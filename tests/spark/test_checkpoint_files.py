@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ext as sx
-from spark_ext.spark.backend.contract import FILE_MANAGER, LOCAL_FILES
+from spark_ext.spark.backend.contract import FILE_MANAGER, local_files
 from spark_ext.spark.logs.checkpoint_directory import cheap_files, is_improved
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
@@ -37,7 +37,7 @@ def plain(spark: SparkSession) -> SparkSession:
     [
         ("file:/data/state/queries/q/checkpoint", None, {}, True),
         ("file:/data/state", None, {"DATABRICKS_RUNTIME_VERSION": "18.0"}, False),
-        ("file:/data/state", LOCAL_FILES, {}, False),
+        ("file:/data/state", local_files(), {}, False),
         ("file:/data/state", DEFAULT, {}, False),
         *((place, None, {}, False) for place in ("hdfs://name:8020/d", "s3a://b/d", "abfss://b@a/d", "dbfs:/d", "/d")),
     ],
@@ -105,7 +105,7 @@ def test_an_epoch_of_a_query_takes_a_fifth_of_the_processes(plain: SparkSession,
             until((tmp_path / name / "commits" / str(last)).exists, f"epoch {last} of {name}")
             query.stop()
     used = {name: managers(query) for name, query in queries.items()}
-    assert used == {name: {DEFAULT if name.startswith("other") else LOCAL_FILES} for name in queries}
+    assert used == {name: {DEFAULT if name.startswith("other") else local_files()} for name in queries}
     assert plain.conf.get(FILE_MANAGER, None) is None
     count = Counter(query for query, epoch in map(_epoch, commands) if epoch == EPOCH)
     assert 0 < count["rows"] <= 4, count
@@ -146,7 +146,7 @@ def test_a_job_keeps_a_chosen_manager_and_its_state_fits_either(lab: JobHarness,
         following = lab.checkpoint() / "commits" / str(_newest(lab) + 1)
         job = lab.job(windows, interval="200 ms").start()
         until(following.exists, "a further epoch")
-        assert [managers(query) for query in plain.streams.active] == [{given or LOCAL_FILES}]
+        assert [managers(query) for query in plain.streams.active] == [{given or local_files()}]
         assert plain.conf.get(FILE_MANAGER, None) == given
         job.stop()
         for folder in ("offsets", "commits"):
@@ -163,7 +163,7 @@ def _newest(lab: JobHarness) -> int:
     return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
-@pytest.mark.parametrize("name", [LOCAL_FILES, DEFAULT])
+@pytest.mark.parametrize("name", [local_files(), DEFAULT])
 def test_neither_manager_replaces_an_epoch_that_is_there(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Of two drivers on one state the second to write an epoch fails, as long as it does so visibly later."""
     java = spark._jvm

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import TransientError
 from spark_ext.model.offsets import SourceOffset
 from spark_ext.sources.runtime.planner import NoLedger, Planner
 from spark_ext.sources.runtime.reader import ChannelReader
+from spark_ext.sources.runtime.stream_reader import ReadAllAvailable
 from spark_ext.spark.session import late_claim, registry
 from spark_ext.spark.session.registry import Registration
 from spark_ext.testing.children import Child

@@ -5,6 +5,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import pyspark
 import pytest
 
 import spark_ext as sx
@@ -61,32 +62,61 @@ def test_the_command_line_reads_status_and_says_what_a_run_needs(tmp_path: Path)
     assert "pyspark" not in status.stderr + status.stdout
 
 
-@pytest.mark.parametrize("version", ["3.5.1", "4.1.4", "4.3.0"])
+@pytest.mark.parametrize("version", ["3.5.1", "4.4.0"])
 def test_an_unsupported_pyspark_is_refused_before_java_starts(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    import pyspark
-
     monkeypatch.setattr(pyspark, "__version__", version)
     monkeypatch.setenv("JAVA_HOME", "/no/such/java")
-    with pytest.raises(EnvironmentProblem, match=f"pyspark is {version}, and jobs need Spark 4.2"):
+    with pytest.raises(EnvironmentProblem, match=f"pyspark is {version}, and jobs run on Spark 4.0, 4.1, 4.2, 4.3"):
         sx.session("another")
 
 
 def test_a_name_that_an_old_pyspark_lacks_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    import pyspark
-
     lacking = ImportError("cannot import name 'X' from 'pyspark.sql'", name="pyspark.sql")
     assert environment.explained(lacking) is lacking, "with the supported one it is a fault of its own"
-    monkeypatch.setattr(pyspark, "__version__", "4.0.1")
+    monkeypatch.setattr(pyspark, "__version__", "3.5.1")
     assert isinstance(environment.explained(lacking), EnvironmentProblem)
     other = ImportError("no", name="json")
     assert environment.explained(other) is other
 
 
-@pytest.mark.parametrize("version", ["4.3.1", "4.5.0"])
-def test_a_delta_for_another_spark_is_refused_before_its_jar(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+@pytest.mark.parametrize(
+    ("spark", "version", "needed"),
+    [
+        ("4.0.2", "3.3.2", "4.4, 4.3, 4.2, 4.1, 4.0"),
+        ("4.1.1", "4.0.1", "4.4, 4.3, 4.2, 4.1"),
+        ("4.2.0", "4.3.1", "4.4"),
+        ("4.2.0", "4.5.0", "4.4"),
+    ],
+)
+def test_a_delta_for_another_spark_is_refused_before_its_jar(
+    monkeypatch: pytest.MonkeyPatch, spark: str, version: str, needed: str
+) -> None:
+    monkeypatch.setattr(pyspark, "__version__", spark)
     monkeypatch.setattr(metadata, "version", lambda name: version)
-    with pytest.raises(EnvironmentProblem, match=f"delta-spark is {version}, and Spark 4.2 needs Delta 4.4"):
+    minor = spark.rpartition(".")[0]
+    with pytest.raises(EnvironmentProblem, match=f"delta-spark is {version}, and Spark {minor} needs Delta {needed}"):
         jars.delta_jars({})
+
+
+def test_a_spark_without_a_delta_gets_no_jar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.3.0")
+    assert jars.delta_jars({}) == ()
+
+
+@pytest.mark.parametrize(
+    ("spark", "delta", "artifact"),
+    [
+        ("4.0.1", "4.0.1", "delta-spark_2.13"),
+        ("4.0.1", "4.4.0", "delta-spark_4.0_2.13"),
+        ("4.1.1", "4.1.0", "delta-spark_4.1_2.13"),
+    ],
+)
+def test_deltas_jar_is_named_for_the_version_of_spark(
+    monkeypatch: pytest.MonkeyPatch, spark: str, delta: str, artifact: str
+) -> None:
+    monkeypatch.setattr(pyspark, "__version__", spark)
+    monkeypatch.setattr(metadata, "version", lambda name: delta)
+    assert jars.delta_coordinate() == f"io.delta:{artifact}:{delta}"
 
 
 def test_without_the_package_of_delta_the_session_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,4 +127,4 @@ def test_without_the_package_of_delta_the_session_asks_for_it(monkeypatch: pytes
     with pytest.raises(EnvironmentProblem, match="delta-spark is not installed") as refused:
         jars.delta_jars({})
     assert "register()" in refused.value.do
-    assert jars.delta_coordinate(default="VERSION") == "io.delta:delta-spark_4.2_2.13:VERSION"
+    assert jars.delta_coordinate(default="VERSION").endswith("_2.13:VERSION")

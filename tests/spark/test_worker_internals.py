@@ -6,11 +6,15 @@ import time
 from typing import IO, Any
 
 import pytest
-from pyspark import worker
+from pyspark import util, worker
 
-from spark_ext.worker_internals import report_without_waiting
+from spark_ext import worker_internals
+from spark_ext.worker_internals import before_each_task, extend_failures, report_without_waiting
+
+NEWEST = pytest.mark.skipif("processing_time_ms" not in inspect.signature(worker.report_times).parameters, reason="4.2")
 
 
+@NEWEST
 def test_the_worker_has_the_expected_serializers_and_times() -> None:
     # `main` looks these functions up when it runs, so that another one can be put in their place before.
     source = inspect.getsource(worker.main)
@@ -55,7 +59,11 @@ def test_waiting_for_rows_and_for_room_is_not_the_users_time(monkeypatch: pytest
     given = ("function", None, Bytes(), Bytes())
     monkeypatch.setattr(worker, "read_udfs", lambda *_: given)
     monkeypatch.setattr(worker, "read_udtf", lambda *_: given)
-    monkeypatch.setattr(worker, "report_times", lambda *times: reported.append(times[-1]))
+
+    def report_times(outfile: object, boot: float, init: float, finish: float, processing_time_ms: int) -> None:
+        reported.append(processing_time_ms)
+
+    monkeypatch.setattr(worker, "report_times", report_times)
     report_without_waiting(lambda: wanted)
     for processing in (5_000, 10):
         given_out: Any = worker.read_udfs  # of pyspark's own, or of its replacement
@@ -69,3 +77,35 @@ def test_waiting_for_rows_and_for_room_is_not_the_users_time(monkeypatch: pytest
     else:
         # Four reads and three writes; what is reported is never negative, and each task begins at 0.
         assert reported[0] <= 4_650 and reported[1] == 0
+
+
+def test_a_worker_of_another_patch_release_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each function that is replaced has one parameter more, or is gone."""
+    called: list[tuple[str, tuple[object, ...]]] = []
+    monkeypatch.setattr(worker_internals, "_handler", None)
+
+    def times(outfile: object, boot: float, init: float, finish: float, more: int, processing_time_ms: int) -> None:
+        called.append(("times", (more, processing_time_ms)))
+
+    monkeypatch.setattr(worker, "report_times", times)
+    monkeypatch.setattr(worker, "setup_broadcasts", lambda *given: called.append(("broadcasts", given)))
+    monkeypatch.setattr(worker, "read_udfs", lambda *given: ("function", None, Bytes(), Bytes(), "more"))
+    monkeypatch.setattr(util, "handle_worker_exception", lambda *given: called.append(("failed", given[2:])))
+    monkeypatch.setattr(worker, "handle_worker_exception", util.handle_worker_exception)
+    report_without_waiting(lambda: True)
+    before_each_task(lambda: called.append(("task", ())))
+    extend_failures(lambda error: "")
+    replaced: Any = worker
+    assert replaced.read_udfs(1, 2, 3)[-1] == "more"
+    replaced.report_times(None, 0, 0, 0, 7, processing_time_ms=5)
+    replaced.setup_broadcasts("in", "more")
+    replaced.handle_worker_exception(ValueError(), None, True, "more")
+    assert called == [("times", (7, 5)), ("broadcasts", ("in", "more")), ("task", ()), ("failed", (True, "more"))]
+    for name in ("report_times", "setup_broadcasts", "read_udfs", "read_udtf"):
+        monkeypatch.delattr(worker, name)
+    monkeypatch.delattr(util, "handle_worker_exception")
+    monkeypatch.setattr(worker_internals, "_handler", None)
+    report_without_waiting(lambda: True)
+    before_each_task(lambda: None)
+    extend_failures(str)
+    assert not hasattr(worker, "report_times")

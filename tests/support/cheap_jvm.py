@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_ext as sx
-from spark_ext.spark.backend.contract import FILE_MANAGER, LOCAL_FILES
+from spark_ext.spark.backend.contract import FILE_MANAGER, local_files
 from spark_ext.spark.session.class_archive import SHORT_LIVED
 from spark_ext.spark.session.class_archive import VARIABLE as VARIABLE
 from spark_ext.spark.session.jars import delta_jars, package_jars
@@ -66,7 +66,8 @@ def forking(*folders: Path) -> dict[str, str]:
 
 def environment() -> dict[str, str]:
     """The environment of a process that starts a driver: it forks planners, and starts no process for each file."""
-    return {**os.environ, **forking(_ROOT), VARIABLE: f"{os.environ.get(VARIABLE, '')} -D{FILE_MANAGER}={LOCAL_FILES}"}
+    options = f"{os.environ.get(VARIABLE, '')} -D{FILE_MANAGER}={local_files()}"
+    return {**os.environ, **forking(_ROOT), VARIABLE: options}
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from spark_ext.model.end_of_input import FORMAT, is_end_of_input_offset
 from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.spark.backend.classic import CLASSIC
+from spark_ext.spark.capabilities import capabilities
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.session import registry
 from spark_ext.spark.session.registry import Registration
@@ -127,6 +128,8 @@ class Streams:
         registry.withdraw(self._published, place)
         about = (FORMAT, "test", "0", "q", str(self.folder), str(self.checkpoint), 1, 0)
         registry.publish([Registration(uid, *about) for uid in (self._published if job else ())], place)
+        if trigger == {"availableNow": True} and not capabilities(self.spark.version).available_now:
+            trigger = None  # it would run one epoch
         self._ends = bool(trigger and trigger.keys() & {"availableNow", "once"})
 
         def keep(rows: DataFrame, epoch: int) -> None:

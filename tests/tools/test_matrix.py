@@ -1,6 +1,7 @@
 """Which versions are tried, and what is counted."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+from spark_ext.spark.capabilities import capabilities, release_of
 from tests.support import pages
 from tools import matrix
 from tools.matrix import Counts
@@ -91,3 +93,23 @@ def test_the_page_of_versions_says_what_pyproject_says() -> None:
     assert {"pyspark", "delta-spark", "deltalake", "pyarrow", "pandas", "confluent-kafka"} <= rows.keys()
     for minor in re.findall(r"Python :: (3\.\d+)", "\n".join(known["classifiers"])):
         assert minor in page.partition("\n## ")[0]
+
+
+@pytest.mark.process
+@pytest.mark.slow(5, "pip's resolver asks the package index")
+@pytest.mark.parametrize("spark", ["4.0", "4.1", "4.2"])
+def test_the_extra_brings_a_delta_that_has_a_jar(spark: str) -> None:
+    """Delta's own requirements have no upper bound that would say so."""
+    asked = f"pyspark=={spark}.*\nspark-ext[spark] @ {ROOT.as_uri()}\n"
+    command = [
+        str(Path(sys.executable).with_name("uv")),
+        "pip",
+        "compile",
+        "--quiet",
+        "--no-header",
+        "--no-annotate",
+        "-",
+    ]
+    found = subprocess.run(command, input=asked, capture_output=True, text=True, check=True).stdout
+    (delta,) = re.findall(r"^delta-spark==(\S+)$", found, re.MULTILINE)
+    assert release_of(delta) in capabilities(spark).delta

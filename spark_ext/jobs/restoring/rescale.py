@@ -32,7 +32,7 @@ from spark_ext.spark.logs.epoch_files import files_of_epoch
 from spark_ext.spark.logs.rescaled import BUILDING, complete, replace
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.logs.state_operators import relocate
-from spark_ext.spark.logs.state_partitions import repartition, require_state
+from spark_ext.spark.logs.state_partitions import repartition, require_rescale, require_state
 from spark_ext.spark.session import registry
 from spark_ext.storage import link, local_path
 
@@ -70,6 +70,7 @@ def rescale(
         raise ConfigurationError(
             f"state cannot have {partitions} partitions", operator=operator, kept=KEPT, do="use a number from 1"
         )
+    require_rescale(spark, operator)
     _refuse_finished(memory, query, operator)
     if query not in composition.uids:
         # Before anything is started for it: nothing would ever complete its epoch.

@@ -53,6 +53,7 @@ from spark_ext.queries.spec import definition_of
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.rescaled import take
+from spark_ext.spark.logs.state_partitions import require_rescale
 from spark_ext.storage import child, local_path
 
 if TYPE_CHECKING:
@@ -221,6 +222,8 @@ class _Restore:
         return tuple(found)
 
     def _check_options(self, comparison: Comparison) -> None:
+        if self._partitions:
+            require_rescale(self._spark, self._operator)
         for query, number in self._partitions.items():
             part = comparison.saved_query(query)
             if part is None or part.finished or part.epoch is None or number < 1:

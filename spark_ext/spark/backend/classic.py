@@ -15,10 +15,11 @@ from py4j.protocol import Py4JJavaError
 
 from spark_ext.masking import logger
 from spark_ext.spark.backend import plans, state
-from spark_ext.spark.backend.contract import FILE_MANAGER, LOCAL_FILES, OwnEnd, WriterTarget
+from spark_ext.spark.backend.contract import FILE_MANAGER, OwnEnd, WriterTarget, local_files
 from spark_ext.spark.backend.diagnosis import Diagnosis
 from spark_ext.spark.backend.listeners import listening
 from spark_ext.spark.backend.state import accessible, field
+from spark_ext.spark.capabilities import capabilities
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +33,6 @@ log = logger("spark_ext.job")
 _STATIC, _FINAL = 0x0008, 0x0010  # of `java.lang.reflect.Modifier`
 # Settings of Spark's: each source, or sink, of a query must have a name, under which the offset log knows it.
 _EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enable{}Evolution"
-_CHECKPOINTING: Final = "org.apache.spark.sql.execution.streaming.checkpointing"
 _QUERY_ID: Final = "sql.streaming.queryId"  # local property that Spark sets on the thread of each query
 _ENDING: Final = ("AvailableNowTrigger", "OneTimeTrigger")  # triggers with which a query ends by itself
 
@@ -197,7 +197,7 @@ CLASSIC: Final[Backend] = _Classic()
 
 
 class _LocalFiles:
-    """Sets `LOCAL_FILES` in the clone of the session in which a query runs, before that reads or writes a log."""
+    """Sets `local_files` in the clone of the session in which a query runs, before that reads or writes a log."""
 
     def __init__(self, spark: SparkSession, root: str, allowed: Callable[[str | None], bool]) -> None:
         self._spark = spark
@@ -210,21 +210,25 @@ class _LocalFiles:
             if str(execution.resolvedCheckpointRoot()) == self._root:
                 clone = execution.sparkSessionForStream()
                 if self._allowed(clone.sessionState().newHadoopConf().get(FILE_MANAGER)):
-                    clone.conf().set(FILE_MANAGER, LOCAL_FILES)
+                    clone.conf().set(FILE_MANAGER, local_files())
                     self._replace_logs(execution, clone)
         except Exception as problem:
             log.warning("the files of %s are written in Spark's own way, which is slower: %s", self._root, problem)
 
     def _replace_logs(self, execution: Any, clone: Any) -> None:
         # Spark has made its two logs before anybody could reach the clone; those of asynchronous progress are left.
-        package = getattr(_jvm(self._spark), _CHECKPOINTING)
+        name_of_package = capabilities(self._spark.version).checkpointing
+        package = getattr(_jvm(self._spark), name_of_package)
         for name, old, kind in (
             ("offsetLog", execution.offsetLog(), "OffsetSeqLog"),
             ("commitLog", execution.commitLog(), "CommitLog"),
         ):
-            if old.getClass().getName() == f"{_CHECKPOINTING}.{kind}":
-                field = accessible(execution.getClass().getSuperclass(), name)
-                field.set(execution, getattr(package, kind)(clone, old.metadataPath().toString(), False))
+            if old.getClass().getName() == f"{name_of_package}.{kind}":
+                declared = accessible(execution.getClass().getSuperclass(), name)
+                made_of = [clone, old.metadataPath().toString(), False]
+                # The last one, whether the log is read only, came with 4.2.
+                expected = min(len(one.getParameterTypes()) for one in old.getClass().getConstructors())
+                declared.set(execution, getattr(package, kind)(*made_of[:expected]))
 
     def progressed(self, report: str) -> None: ...
 

@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from spark_ext.spark.capabilities import capabilities
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
@@ -21,7 +23,13 @@ if TYPE_CHECKING:
 # The setting for the class that reads and writes the files of a checkpoint directory, and the class that does so
 # without starting a process for each file.
 FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
-LOCAL_FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+
+def local_files() -> str:
+    """The class that does so without starting a process for each file."""
+    import pyspark
+
+    return capabilities(pyspark.__version__).local_files
 
 
 @dataclass(frozen=True)
@@ -166,7 +174,7 @@ class Backend(Protocol):
     def with_local_files(
         self, spark: SparkSession, root: str, allowed: Callable[[str | None], bool]
     ) -> AbstractContextManager[None]:
-        """Let a query that is started in the block use `LOCAL_FILES`, and no other query.
+        """Let a query that is started in the block use `local_files`, and no other query.
 
         If Spark is not made as this expects, the query runs as it would without, and a warning says why. The query is
         known by its checkpoint directory, `root`, as Spark resolves it. `allowed` is asked with the class that somebody

@@ -154,13 +154,20 @@ class _Reader:
             return "", str(throwable.getSQLState() or ""), ""
         if not is_instance_of(self._gateway, throwable, "org.apache.spark.SparkThrowable"):
             return "", "", ""
-        utils = self._jvm.PythonErrorUtils
-        condition, state = utils.getCondition(throwable), utils.getSqlState(throwable)
+        condition, state = self._conditions(throwable)
         context = ""
         with contextlib.suppress(Exception):
             contexts = list(throwable.getQueryContext())
             context = "; ".join(str(one.summary()).strip() for one in contexts[:2])
         return str(condition or ""), str(state or ""), context
+
+    def _conditions(self, throwable: Any) -> tuple[Any, Any]:
+        from py4j.java_gateway import JavaClass
+
+        utils = self._jvm.PythonErrorUtils
+        if isinstance(utils, JavaClass):
+            return utils.getCondition(throwable), utils.getSqlState(throwable)
+        return throwable.getCondition(), throwable.getSqlState()  # 4.0
 
     def _frame(self, element: Any) -> Frame:
         # One call brings class, method, file and line; a call for each would take four times as long.

@@ -57,6 +57,7 @@ _STATEFUL: Final = {
     "GlobalLimit": "limit",
     "Join": "join",
     "TransformWithState": "transformWithState",
+    "TransformWithStateInPandas": "transformWithState",  # of 4.0
     "TransformWithStateInPySpark": "transformWithState",
 }
 
@@ -141,7 +142,7 @@ class _Columns:
             keys = node.keys()
         elif kind == "Distinct":
             keys = node.child().output()
-        elif kind == "TransformWithStateInPySpark":
+        elif kind.startswith("TransformWithStateInP"):
             timing, keys = node.timeMode().toString(), node.leftAttributes()
             name = f"{name} in {timing} mode"
         else:

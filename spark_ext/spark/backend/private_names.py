@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, TypeAlias
 
 # By what needs them, and by module or class, the names in it; "" if it is private itself.
@@ -150,7 +150,10 @@ JVM: Final[Names] = {
     },
     "state that is loaded": {
         f"{_SQL}.internal.SharedState": "activeStreamingQueries",
-        f"{_STATE}.StateStore$": "doMaintenance loadedProviders maintenanceThreadPool unloadedProvidersToClose",
+        f"{_STATE}.StateStore$": (
+            "doMaintenance highPriorityThreadPool loadedProviders lowPriorityThreadPool maintenanceThreadPool "
+            "unloadedProvidersToClose"
+        ),
         f"{_STATE}.StateStore$MaintenanceThreadPool": "threadPool",
         f"{_STATE}.StateStoreCoordinatorRef": "deactivateInstances",
         f"{_STATE}.StateStoreId": "checkpointRootLocation",
@@ -165,4 +168,33 @@ JVM: Final[Names] = {
         f"{_STATE}.StateStoreChangelogReader": "lineage",
         f"{_STATE}.StateStoreConf": "empty",
     },
+}
+
+# By version of Spark, those that it does not have: by the end of the owner's name. What needs one has another way, or
+# is refused by name; see `spark.capabilities`. In 4.0 `execution.streaming` has no packages `runtime` and
+# `checkpointing`.
+ABSENT: Final[Mapping[str, Collection[str]]] = {
+    "4.0": (
+        "SparkSession._streamingCheckpointManager",
+        "pyspark.sql.worker.utils.handle_worker_exception",
+        "TransformWithStateInPySpark.leftAttributes",
+        "TransformWithStateInPySpark.timeMode",
+        "PythonErrorUtils.getCondition",
+        "PythonErrorUtils.getSqlState",
+        "DataStreamWriter.name",
+        "DataStreamWriter.sinkName",
+        "StateStore$.highPriorityThreadPool",
+        "StateStore$.lowPriorityThreadPool",
+        "StateStore$.unloadedProvidersToClose",
+    ),
+    "4.1": (
+        "SparkSession._streamingCheckpointManager",
+        "pyspark.sql.worker.utils.handle_worker_exception",
+        "DataStreamWriter.name",
+        "DataStreamWriter.sinkName",
+        "StateStore$.highPriorityThreadPool",
+        "StateStore$.lowPriorityThreadPool",
+    ),
+    "4.2": ("StateStore$.highPriorityThreadPool", "StateStore$.lowPriorityThreadPool"),
+    "4.3": ("StateStore$.maintenanceThreadPool",),
 }

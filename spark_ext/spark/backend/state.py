@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.masking import logger
@@ -34,6 +35,9 @@ _STATE: Final = "org.apache.spark.sql.execution.streaming.state"
 _GONE: Final = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 WITHIN_S: Final = 30.0  # for uploads of state, s
 _LOOK_EVERY_S: Final = 0.02
+
+_POOLS: Final = ("maintenanceThreadPool", "highPriorityThreadPool", "lowPriorityThreadPool")
+"""The first until 4.2; 4.3 removes old versions in a pool of its own."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +147,9 @@ class StateStores:
         # One call, as the map changes meanwhile.
         every = field(self._store, "loadedProviders").keySet().toVector()
         found = [every.apply(position) for position in range(every.size())]
-        # No longer loaded, but to be uploaded in the next round.
-        found += [pair._1() for pair in field(self._store, "unloadedProvidersToClose").toArray()]
+        # No longer loaded, but to be uploaded in the next round; 4.0 has no such stores.
+        if has_field(self._store, "unloadedProvidersToClose"):
+            found += [pair._1() for pair in field(self._store, "unloadedProvidersToClose").toArray()]
         wanted = self._path(folder)
         return [one for one in found if self._path(one.storeId().checkpointRootLocation()).startswith(wanted)]
 
@@ -161,9 +166,12 @@ class StateStores:
     @property
     def busy(self) -> bool:
         """Whether maintenance of any store is under way, or waits for a thread."""
-        pool = field(self._store, "maintenanceThreadPool")
-        threads = None if pool is None else field(pool, "threadPool")
-        return threads is not None and bool(threads.getTaskCount() != threads.getCompletedTaskCount())
+        for name in filter(partial(has_field, self._store), _POOLS):
+            pool = field(self._store, name)
+            threads = None if pool is None else field(pool, "threadPool")
+            if threads is not None and threads.getTaskCount() != threads.getCompletedTaskCount():
+                return True
+        return False
 
     def unload(self, stores: Iterable[Any]) -> None:
         """Begin to unload stores of queries that have ended, by a round of maintenance."""
@@ -189,6 +197,11 @@ def accessible(kind: Any, name: str) -> Any:
     declared = kind.getDeclaredField(name)
     declared.setAccessible(True)
     return declared
+
+
+def has_field(target: Any, name: str) -> bool:
+    """Whether the class of an object of the JVM declares a field."""
+    return any(one.getName() == name for one in target.getClass().getDeclaredFields())
 
 
 def field(target: Any, name: str) -> Any:

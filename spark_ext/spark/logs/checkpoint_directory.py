@@ -149,7 +149,7 @@ _DATABRICKS: Final = "DATABRICKS_RUNTIME_VERSION"  # a variable in the environme
 
 
 def is_improved(root: str, given: str | None, environment: Mapping[str, str]) -> bool:
-    """Whether a query's files are written by `LOCAL_FILES`; `given` is the class that somebody has set, if any."""
+    """Whether a query's files are written by `local_files`; `given` is the class that somebody has set, if any."""
     return root.startswith("file:/") and given is None and _DATABRICKS not in environment
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from spark_ext.errors import StateError, refused
 from spark_ext.spark.backend.failures import first_line
 from spark_ext.spark.backend.kinds import backend_of
+from spark_ext.spark.capabilities import capabilities
 from spark_ext.spark.logs.epoch_files import is_stateful, state_partitions, unique_ids
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.logs.state_operators import operators, relocate
@@ -56,6 +57,16 @@ def repartition(spark: SparkSession, checkpoint: str, partitions: int, who: str)
             do=f"keep the number of partitions, {state_partitions(checkpoint, newest)}",
         ) from problem
     return newest + 1
+
+
+def require_rescale(spark: SparkSession, who: str) -> None:
+    """Refuse a Spark that cannot repartition state."""
+    if not capabilities(spark.version).rescale:
+        raise _refused(
+            f"Spark {spark.version} cannot change the number of partitions of state",
+            who,
+            "keep the number of partitions, or run the job on Spark 4.2 or newer",
+        )
 
 
 def require_state(checkpoint: str, epoch: int, who: str) -> None:

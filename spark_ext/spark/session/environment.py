@@ -16,12 +16,16 @@ from pathlib import Path
 from typing import Final
 
 from spark_ext.errors import EnvironmentProblem
+from spark_ext.spark.capabilities import PREFERRED, VERSIONS, capabilities, release_of
+
+
+def _dotted(version: list[int] | tuple[int, ...]) -> str:
+    return ".".join(str(part) for part in version)
+
 
 MINIMUM_JAVA: Final = 17  # the oldest Java that Spark 4 supports
-# The one that jobs are tested with. Older ones lack `SupportsTriggerAvailableNow` and `latestOffset(start, limit)` of
-# Python streaming sources; newer ones may have other plans, logs and checkpoints, which jobs read.
-SUPPORTED_SPARK: Final = (4, 2)
-SUPPORTED_DELTA: Final = (4, 4)  # the Delta whose jars are for that Spark
+# Newer ones than these may have other plans, logs and checkpoints, which jobs read.
+_SUPPORTED: Final = ", ".join(f"{major}.{minor}" for major, minor in VERSIONS)
 
 _INSTALL_JAVA: Final = (
     f"install Java {MINIMUM_JAVA} or newer ('apt-get install openjdk-17-jre-headless' on Debian and Ubuntu, "
@@ -29,10 +33,9 @@ _INSTALL_JAVA: Final = (
     "or set JAVA_HOME to the directory of one"
 )
 _THIS_PYTHON: Final = f"this Python, {sys.executable}"
-_SPARK: Final = ".".join(map(str, SUPPORTED_SPARK))
 _INSTALL_SPARK: Final = (
-    f"pip install 'spark-ext[spark]', which brings pyspark {_SPARK} and Delta; on a platform that has its own Spark, "
-    f"use its Python, and a release of it with Spark {_SPARK}"
+    f"pip install 'spark-ext[spark]', which brings pyspark {_dotted(PREFERRED)} and Delta; on a platform that has its "
+    f"own Spark, use its Python, and a release of it with one of Spark {_SUPPORTED}"
 )
 # Not the metadata of an installed package: platforms put pyspark on the path without it.
 _PROBE: Final = (
@@ -56,8 +59,8 @@ def require_pyspark() -> None:
         import pyspark
     except ImportError as problem:
         raise missing(f"pyspark, which jobs need, is missing: {problem}", _THIS_PYTHON, _INSTALL_SPARK) from problem
-    if _major_minor(pyspark.__version__) != SUPPORTED_SPARK:
-        what = f"pyspark is {pyspark.__version__}, and jobs need Spark {_dotted(SUPPORTED_SPARK)}"
+    if release_of(pyspark.__version__) not in VERSIONS:
+        what = f"pyspark is {pyspark.__version__}, and jobs run on Spark {_SUPPORTED}"
         raise missing(what, _THIS_PYTHON, _INSTALL_SPARK)
 
 
@@ -79,12 +82,16 @@ def explained(problem: ImportError) -> Exception:
 
 
 def require_delta_version(version: str) -> None:
-    """Raise an error if the installed delta-spark, whose jar a session loads, is not for the supported Spark."""
-    if _major_minor(version) != SUPPORTED_DELTA:
+    """Raise an error if the installed delta-spark, whose jar a session loads, is not for the installed pyspark."""
+    import pyspark
+
+    fitting = capabilities(pyspark.__version__).delta
+    if release_of(version) not in fitting:
+        spark, versions = _dotted(release_of(pyspark.__version__)), ", ".join(map(_dotted, fitting))
         raise missing(
-            f"delta-spark is {version}, and Spark {_dotted(SUPPORTED_SPARK)} needs Delta {_dotted(SUPPORTED_DELTA)}",
+            f"delta-spark is {version}, and Spark {spark} needs Delta {versions}",
             _THIS_PYTHON,
-            "pip install 'spark-ext[spark]'",
+            f"pip install 'delta-spark=={_dotted(fitting[0])}.0'",
         )
 
 
@@ -171,10 +178,10 @@ def require_spark_version(version: str) -> None:
     """Raise an error if Spark is not the supported one, or has another version than this pyspark."""
     import pyspark
 
-    running, client = _major_minor(version), _major_minor(pyspark.__version__)
-    if running != SUPPORTED_SPARK or running != client:
+    running = release_of(version)
+    if running not in VERSIONS or running != release_of(pyspark.__version__):
         do = (
-            f"use Spark {_dotted(SUPPORTED_SPARK)} with the pyspark of the same version; "
+            f"use one of Spark {_SUPPORTED} with the pyspark of the same version; "
             "a SPARK_HOME that points elsewhere is the usual cause"
         )
         raise missing(
@@ -183,11 +190,3 @@ def require_spark_version(version: str) -> None:
             do,
             "nothing was registered",
         )
-
-
-def _major_minor(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-
-
-def _dotted(version: list[int] | tuple[int, ...]) -> str:
-    return ".".join(str(part) for part in version)

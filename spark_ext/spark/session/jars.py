@@ -20,6 +20,7 @@ from typing import Final
 from urllib.parse import unquote, urlparse
 
 from spark_ext.spark.backend.process import PRINT_JARS, installed_home
+from spark_ext.spark.capabilities import capabilities, release_of
 from spark_ext.spark.session import environment
 from spark_ext.spark.session.spark_home import user_cache
 from spark_ext.storage import LocalFolder
@@ -51,12 +52,17 @@ def delta_coordinate(default: str = "") -> str:
         version = default
     else:
         environment.require_delta_version(version)
-    spark = ".".join(pyspark.__version__.split(".")[:2])
-    return f"io.delta:delta-spark_{spark}_2.13:{version}"
+    # Since 4.1 an artifact is for one version of Spark.
+    spark = "" if release_of(version) == (4, 0) else "_" + ".".join(pyspark.__version__.split(".")[:2])
+    return f"io.delta:delta-spark{spark}_2.13:{version}"
 
 
 def delta_jars(conf: Mapping[str, str]) -> tuple[Path, ...]:
-    """Delta's jars and their dependencies, without Spark's own jars, as local files."""
+    """Delta's jars and their dependencies, without Spark's own jars, as local files; none if no Delta is for it yet."""
+    import pyspark
+
+    if not capabilities(pyspark.__version__).delta:
+        return ()
     return session_jars(delta_coordinate(), conf)
 
 

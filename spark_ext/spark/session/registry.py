@@ -106,12 +106,34 @@ def lookup(uid: str, place: Path | None = None) -> Registration | None:
     return Registration(**{**raw, **{name: tuple(raw.get(name, ())) for name in ("writes", "rebuild")}})
 
 
-Note: TypeAlias = Literal["lag", "now", "claim"]
+Note: TypeAlias = Literal["lag", "now", "claim", "end"]
 
 
 def note(uid: str, what: Note) -> str:
-    """Name of a file beside a registration: its lag, up to where this run reads, or that a planner asks for a claim."""
+    """Name of a file beside a registration: the lag, this run's end, a planner's wish for a claim, the input's end."""
     return f"{uid}.{what}"
+
+
+def note_exhausted(uid: str, at: dict[str, Any]) -> None:
+    """Note that a source has nothing more to read in this run, for a Spark that does not end a query by itself."""
+    place = folder()
+    if place is not None and (place / f"{uid}.json").exists():
+        write_private(place / note(uid, "end"), at)
+
+
+def forget_exhausted(uid: str, place: Path) -> None:
+    """Remove what a source has noted in an earlier start of its query."""
+    (place / note(uid, "end")).unlink(missing_ok=True)
+
+
+def noted_exhausted(uid: str, place: Path) -> dict[str, Any] | None:
+    """Where a source had nothing more to read; None: it has not noted it."""
+    try:
+        with (place / note(uid, "end")).open() as file:
+            found = json.load(file) if os.fstat(file.fileno()).st_uid == os.geteuid() else None
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _require_mine(found: os.stat_result, place: Path) -> None:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final, Literal
 from spark_ext import errors, failpoints
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.masking import logger
-from spark_ext.spark.backend.contract import FILE_MANAGER, LOCAL_FILES
+from spark_ext.spark.backend.contract import FILE_MANAGER, local_files
 from spark_ext.spark.backend.kinds import backend_of, is_connect, refuse_connect_requests, require_classic
 from spark_ext.spark.backend.process import has_jvm, installed_home, master_of, submitted_settings
+from spark_ext.spark.capabilities import capabilities
 from spark_ext.spark.session import class_archive, environment, formats, object_stores, registry, short_errors
 from spark_ext.spark.session.jars import delta_coordinate, delta_jars
 from spark_ext.spark.session.spark_home import home_without_zip
@@ -282,7 +283,9 @@ def _check(spark: SparkSession, require_delta: bool) -> None:
     environment.require_spark_version(spark.version)
     environment.require_java_version(backend_of(spark).java_version(spark), "the driver's JVM")
     environment.require_python(spark.sparkContext.pythonExec)
-    if require_delta and not backend_of(spark).has_class(spark, _DELTA_CLASS):
+    if not capabilities(spark.version).delta:
+        log.warning("no Delta is for Spark %s yet: jobs write their tables, which deltalake reads", spark.version)
+    elif require_delta and not backend_of(spark).has_class(spark, _DELTA_CLASS):
         raise EnvironmentProblem(
             "Delta's jar is not on the class path; it is needed to read the job's tables with Spark",
             operator="the Spark session",
@@ -304,7 +307,7 @@ def _settings(
     master: str, given: Mapping[str, str], python: str, submitted: Mapping[str, str] | None = None, *, s3: bool = False
 ) -> dict[str, str]:
     """All settings of a new session: those of the file, then those that depend on the machine, then the user's."""
-    settings = defaults()
+    settings = _without_delta(defaults())
     local = _LOCAL.fullmatch(master) is not None
     if local:
         settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
@@ -314,7 +317,7 @@ def _settings(
     settings["spark.pyspark.python"] = settings["spark.pyspark.driver.python"] = python
     if s3:
         # `FileContext`, with which Spark begins, has no class for s3://; each look would end in a warning.
-        settings[FILE_MANAGER] = LOCAL_FILES
+        settings[FILE_MANAGER] = local_files()
     settings.update(given)
     log4j = f"-Dlog4j2.configurationFile={_resource('log4j2.properties').as_uri()}"
     wanted = f"{given.get('spark.jars.packages', '')},{given.get('spark.jars', '')}"
@@ -332,6 +335,15 @@ def _settings(
         shared = class_archive.options(archive, java)
     settings["spark.driver.extraJavaOptions"] = " ".join(filter(None, [log4j, shared, java]))
     return settings
+
+
+def _without_delta(settings: dict[str, str]) -> dict[str, str]:
+    """Settings without Delta's classes, if no Delta is for the installed Spark."""
+    import pyspark
+
+    if capabilities(pyspark.__version__).delta:
+        return settings
+    return {key: value for key, value in settings.items() if ".delta." not in value}
 
 
 def defaults() -> dict[str, str]:

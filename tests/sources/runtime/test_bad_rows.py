@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.collector import Destination
@@ -24,6 +23,7 @@ from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import BadRow, Channel
 from spark_ext.sources.runtime.conform import conform, sifted
 from spark_ext.sources.runtime.reader import ChannelReader, ReadTask
+from spark_ext.sources.runtime.stream_reader import ReadAllAvailable
 from spark_ext.spark.session import registry
 from tests.queries.fakes import FakeQuery
 from tests.sources.memory import Memory, Store, registration

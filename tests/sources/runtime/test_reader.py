@@ -7,13 +7,13 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import StateError
 from spark_ext.model.offsets import Position, Range, SourceOffset
 from spark_ext.sources.contract import Channel
 from spark_ext.sources.runtime.reader import PATIENCE, PERIOD, ChannelReader, Idle, ReadTask, assign
+from spark_ext.sources.runtime.stream_reader import ReadAllAvailable
 from spark_ext.spark.session import registry
 from tests.sources.memory import Memory, Store, memory
 
