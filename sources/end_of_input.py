@@ -55,6 +55,7 @@ class EndOfInput(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
         self._options = EndOfInputOptions.parse(self.name(), options)
+        self._given = dict(options)
 
     @classmethod
     def name(cls) -> str:
@@ -67,6 +68,7 @@ class EndOfInput(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader that Spark uses."""
+        registry.enter(self._given)
         return EndOfInputReader(self._options.uid, self._options.watches)
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 from spark_ext.errors import refused
 from spark_ext.model.end_of_input import EVENT_TIME, FORMAT, TIME, UNKNOWN, ZERO, marker_uid, max_policy_error
 from spark_ext.options import UID
-from spark_ext.spark.backend.kinds import backend_of, require_classic
+from spark_ext.spark.backend.kinds import backend_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -49,10 +49,8 @@ def with_watermark(df: DataFrame, column: str, delay: str) -> DataFrame:
     Raises:
         ConfigurationError: `df` is not streaming, has a watermark already or reads one uid twice; the column is
             missing or not a timestamp; the session's watermark policy is `max`.
-        EnvironmentProblem: `df` is of Spark Connect.
     """
     who = f"with_watermark on column '{column}'"
-    require_classic(df, who, kept=_KEPT)
     sources = _check(df, who)
     field = _event_time(df, column, who)
     if UNKNOWN in sources:

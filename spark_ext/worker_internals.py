@@ -8,10 +8,12 @@ what it needs, never py4j, which a client of Spark Connect does not have.
 
 from __future__ import annotations
 
+import base64
+import json
 import sys
 import time
-from collections.abc import Callable, Iterable
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, lru_cache, partial
 from inspect import signature
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
@@ -90,6 +92,42 @@ def pickle_by_value(module: ModuleType) -> None:
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+# -- properties of tasks ----------------------------------------------------------------------------------------------
+
+# Over Spark Connect a query's tasks inherit nothing of the client's but tags, into whose names Spark puts its own.
+_TAGS: Final = "spark.job.tags"
+_TAG: Final = "spark-ext-properties-"
+
+
+def encoded_properties(properties: Mapping[str, str]) -> str:
+    """A tag that tells tasks their properties."""
+    return _TAG + base64.urlsafe_b64encode(json.dumps(properties).encode()).decode()
+
+
+def in_task() -> bool:
+    """Whether the calling code is part of a task."""
+    from pyspark import TaskContext
+
+    return TaskContext.get() is not None
+
+
+def task_property(name: str) -> str | None:
+    """A property of the present task, of Spark's or of the job's; None if it has none, or this is not a task."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    if task is None:
+        return None
+    found = task.getLocalProperty(name)
+    return _of_tags(task.getLocalProperty(_TAGS) or "").get(name) if found is None else found
+
+
+@lru_cache(maxsize=16)
+def _of_tags(tags: str) -> Mapping[str, str]:
+    encoded = [tag.partition(_TAG)[2] for tag in tags.split(",") if _TAG in tag]
+    return json.loads(base64.urlsafe_b64decode(encoded[0])) if encoded else {}
 
 
 # -- functions of a worker that are replaced --------------------------------------------------------------------------

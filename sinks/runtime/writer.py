@@ -29,6 +29,7 @@ from spark_ext.sinks.runtime.aside import Aside
 from spark_ext.sinks.runtime.position import Position, remember, remembered
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.spark.session import registry
 from spark_ext.spark.watching.attendance import attend
 from spark_ext.spark.watching.worker_process import begin_task, tune
 from spark_ext.storage import folder_at
@@ -129,6 +130,7 @@ class EpochWriter(_ArrowWriter):
     """One sink in one query: `write` on executors, `commit` in a driver-side worker. Built for each epoch."""
 
     def __init__(self, sink: TwoPhaseCommitSink, schema: StructType) -> None:
+        registry.enter(sink.given)
         self._sink = sink
         self._schema = schema
         self._identity = identity_of(sink.given, f"sink '{sink.options.uid}'")
@@ -140,6 +142,10 @@ class EpochWriter(_ArrowWriter):
                 do="run the query in a job, with spark_ext.Job, or write with on_bad_row=fail",
             )
         tune()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        registry.enter(self._sink.given)
 
     @property
     def _uid(self) -> str:

@@ -62,6 +62,7 @@ class ChannelReader(StreamReader):
     """One source in one query. Planning methods run in the planner process, `read` on executors."""
 
     def __init__(self, source: ChannelSource, schema: StructType) -> None:
+        registry.enter(source.given)
         source.declared = schema
         self._source = source
         self._schema = schema
@@ -75,6 +76,7 @@ class ChannelReader(StreamReader):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        registry.enter(self._source.given)
         # In a task the JVM sends this object first, and then the partition, for which the worker waits before `read`.
         begin_task()
 

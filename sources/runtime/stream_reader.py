@@ -9,6 +9,7 @@ that it has nothing more.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,17 +77,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """What Spark calls."""
         if start is not None:
-            return self.next_offset(start)
+            end = self.next_offset(start)
+            if registry.NOTES_ENDS in os.environ:
+                self._note(start, end)
+            return end
         registration = None if self._prepared else registry.lookup(self.uid)
         if registration is not None and registration.until_now:
             self.prepareForTriggerAvailableNow()
         self._prepared = True
         start = self.initialOffset() if self._reached is None else self._reached
         end = self.next_offset(start)
+        self._note(start, end)
+        return end
+
+    def _note(self, start: dict[str, Any], end: dict[str, Any]) -> None:
         if end == start != self._exhausted:
             registry.note_exhausted(self.uid, start)
             self._exhausted = start
-        return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """What Spark calls, before 4.2 also after a restart, with the end of the last committed epoch twice."""

@@ -18,8 +18,6 @@ from datetime import datetime, timezone
 from functools import cache, cached_property, lru_cache
 from typing import Final
 
-from pyspark import TaskContext
-
 from spark_ext.control import stamps
 from spark_ext.errors import StateError
 from spark_ext.model.configuration import Configuration, Stamp
@@ -28,6 +26,7 @@ from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.backend.process import local_property
 from spark_ext.spark.logs.spark_log import SparkLog, parse_offsets
 from spark_ext.spark.watching import attendance
+from spark_ext.worker_internals import in_task, task_property
 
 CHECKPOINT: Final = "spark_ext.checkpoint"  # local property: path or URI of the query's checkpoint directory
 QUERY: Final = attendance.QUERY  # local property: the query's uid
@@ -141,10 +140,9 @@ def in_worker() -> InForce | None:
     global _last
     if _entered is not None:
         return _entered()
-    context = TaskContext.get()
-    if context is None:
+    if not in_task():
         return None
-    start, number = context.getLocalProperty(START), context.getLocalProperty(EPOCH)
+    start, number = task_property(START), task_property(EPOCH)
     if start == _last[0] and number == _last[1]:
         return _last[2]
     place = of_task()
@@ -155,8 +153,7 @@ def in_worker() -> InForce | None:
 
 def of_task() -> EpochContext | None:
     """The epoch of the task that the calling code is a part of; None outside of tasks of jobs."""
-    context = TaskContext.get()
-    return None if context is None else _place(context.getLocalProperty)
+    return _place(task_property)
 
 
 def of_driver() -> EpochContext | None:

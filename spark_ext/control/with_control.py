@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 
 from spark_ext.errors import refused
 from spark_ext.options import UID
-from spark_ext.spark.backend.kinds import backend_of, require_classic
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.session import formats
 from spark_ext.watermark import zero
 
@@ -41,10 +41,8 @@ def with_control(df: DataFrame, uid: str) -> DataFrame:
 
     Raises:
         ConfigurationError: `df` is not streaming, or has a source of this package, which has such offsets already.
-        EnvironmentProblem: `df` is of Spark Connect.
     """
     operator = f"with_control(uid={uid!r})"
-    require_classic(df, operator, kept=_KEPT)
     if not df.isStreaming:
         raise refused("the DataFrame is not streaming", operator, "use it for streaming queries only", _KEPT)
     if not isinstance(uid, str) or not UID.fullmatch(uid):

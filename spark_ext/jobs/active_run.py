@@ -20,6 +20,7 @@ from spark_ext.masking import logger
 from spark_ext.metrics.exporters import measured
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.writer_checks import NOTHING_STARTED
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.views.notebook import LastIncident
 from spark_ext.views.terminal import show
 
@@ -121,7 +122,7 @@ class ActiveRun:
     def _announce(self, context: JobContext, coordinator: Coordinator) -> None:
         self._context, self._coordinator = context, coordinator
         if self._metrics is not None:
-            application = self._spark.sparkContext.applicationId
+            application = backend_of(self._spark).application_id(self._spark)
             self._metrics.watch(
                 partial(live_job, self.state_directory, self._started, application, context, coordinator)
             )

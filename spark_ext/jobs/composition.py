@@ -25,7 +25,7 @@ from spark_ext.queries.builder import Builder, is_builder
 from spark_ext.queries.spec import QuerySpec, query_spec, refuse_repeated
 from spark_ext.queries.writer_checks import NOTHING_STARTED
 from spark_ext.settings import JobSettings
-from spark_ext.spark.backend.kinds import require_classic
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.session import formats, object_stores
 from spark_ext.spark.session.sessions import register
 from spark_ext.storage import Location, StoreOptions, check_for_delta, is_s3, local_path
@@ -281,7 +281,6 @@ def checked_job(
     if not UID.fullmatch(job):
         do = "use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128"
         raise _refused(f"'{job}' cannot be a job's name", operator, do)
-    require_classic(spark, operator, kept=NOTHING_STARTED)
     settings = JobSettings.of(job, given)
     # Refused here rather than by the start, which reads both again.
     load(settings.failures)
@@ -289,6 +288,12 @@ def checked_job(
     check_measuring(job, settings)
     place = local_path(state)
     state_directory = state if place is None else str(place.expanduser().resolve())
+    if place is None and not backend_of(spark).own_workers:
+        raise _refused(
+            "a job over Spark Connect needs a state directory on a file system that the server and its executors share",
+            operator,
+            "use a path such as that of a volume or a network drive; or a classic session",
+        )
     if place is None and settings.on_damage == "restore":
         raise _refused(
             "on_damage='restore' needs a state directory on a file system, where what is damaged can be moved aside",

@@ -74,7 +74,7 @@ def begin_bookkeeping(
         name,
         takeover=takeover,
         jvm_pid=backend_of(spark).jvm_pid(spark),
-        application_id=str(spark.sparkContext.applicationId),
+        application_id=backend_of(spark).application_id(spark),
         kind=kind,
         other_hosts=other_hosts,
     )

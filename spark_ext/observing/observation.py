@@ -204,7 +204,7 @@ class Observation:
         self._upkeep = Upkeep(self._context, ledger, lambda: None)
         self._pollers = self._books.pollers()
         if self._metrics is not None:
-            application = str(spark.sparkContext.applicationId)
+            application = self._backend.application_id(spark)
             self._metrics.watch(lambda: live(self._context, self._started, self._shown, self._watched(), application))
             self._metrics.read_past(Ledger(ledger.uri), self._context.incarnation.number)
         self._thread = threading.Thread(target=self._loop, name=f"spark-ext-observer-{name}", daemon=True)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spark_ext.errors import ConfigurationError
+from spark_ext.model.end_of_input import FORMAT as END_OF_INPUT
 from spark_ext.options import Options
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sources.aligned import AlignedSource
@@ -22,6 +23,11 @@ _CONTRACTS = (ChannelSource, TwoPhaseCommitSink)
 def is_source(name: str) -> bool:
     """Whether a format is a channel source."""
     return _registered(name, ChannelSource) is not None
+
+
+def is_ours(name: str) -> bool:
+    """Whether a format is a source or sink of a job, or the marker of an end of input."""
+    return name.lower() == END_OF_INPUT or is_source(name) or is_sink(name)
 
 
 def is_aligned(name: str) -> bool:

@@ -15,6 +15,7 @@ from spark_ext.control import current, emitted
 from spark_ext.errors import SparkLostError
 from spark_ext.model.execution import Phase
 from spark_ext.model.identity import OPTION
+from spark_ext.queries import operators
 from spark_ext.queries.describe_failure import SparkFailure
 from spark_ext.spark.backend.contract import OwnEnd
 from spark_ext.spark.backend.failures import is_lost_connection
@@ -161,14 +162,13 @@ class SparkQuery:
             # Of earlier drivers: tasks that only fail remove theirs.
             clear_drafts(self._checkpoint)
         emitted.discard_uncommitted(self._checkpoint)
-        for name, value in self._local_properties().items():
-            # Of this thread, from which that of the query, and so all its tasks, take them over.
-            self._session.sparkContext.setLocalProperty(name, value)
         name = f"{self._context.job}/{self._spec.uid}"
         writer = self._spec.writer.option("checkpointLocation", self._checkpoint).queryName(name)
         if self._spec.sink is not None:
             writer = writer.option(OPTION, self._identity.encode())
         self._backend.name_sink(writer, self._spec.uid)
+        place = self._context.registry
+        writer = self._backend.for_workers(writer, registry.options_for(self._session, place), operators.is_ours)
         if only_planned:
             # Spark advises `availableNow` instead, which would read on after the epoch that is planned.
             writer = writer.trigger(once=True)
@@ -177,10 +177,14 @@ class SparkQuery:
         else:
             writer = writer.trigger(processingTime="0 seconds")
         for uid in self._watched:
-            registry.forget_exhausted(uid, registry.folder_of(self._session))
+            registry.forget_exhausted(uid, place)
         settings = self._settings()
         operator = self._context.operator(self._spec.uid)
-        with with_settings(self._session, settings, operator), cheap_files(self._session, self._checkpoint):
+        with (
+            with_settings(self._session, settings, operator),
+            cheap_files(self._session, self._checkpoint),
+            self._backend.task_properties(self._session, self._local_properties()),
+        ):
             return writer.start()
 
     def _settings(self) -> dict[str, str]:
@@ -240,10 +244,11 @@ class SparkQuery:
 
     def _exhausted(self, query: StreamingQuery) -> bool:
         """Whether each source has nothing more to read where the query stands, and Spark does not plan an epoch."""
-        if query.status["message"] != _NO_DATA:
-            return False
-        place = registry.folder_of(self._session)
-        notes = [registry.noted_exhausted(uid, place) for uid in self._watched]
+        return query.status["message"] == _NO_DATA and self._has_read_all()
+
+    def _has_read_all(self) -> bool:
+        """Whether each source has noted that it has nothing more to read where the query stands."""
+        notes = [registry.noted_exhausted(uid, self._context.registry) for uid in self._watched]
         if None in notes:
             return False
         log = SparkLog(self._checkpoint)
@@ -255,7 +260,8 @@ class SparkQuery:
         if not self._until_now:
             return None
         try:
-            return self._backend.own_end(query)
+            said = self._backend.own_end(query)
+            return OwnEnd(self._has_read_all(), one_epoch=False) if said is None else said
         except Exception:  # Spark is ending: whatever has stopped the query is not its own end
             return None
 

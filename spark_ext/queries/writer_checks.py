@@ -6,7 +6,7 @@ That is everything on its writer or in its plan that a job, or a sink, could onl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from spark_ext.control.with_control import STAMP
 from spark_ext.errors import ConfigurationError
@@ -38,13 +38,8 @@ def check_writer(given: Any, operator: str) -> DataStreamWriter:
 
     wanted = 'pass the writer itself: job.add(uid, df.writeStream.format("delta_2pc").option(...))'
     name, kind = type(given).__name__, type(given)
-    if is_connect(given):
-        _refuse(
-            f"a {name} of Spark Connect was given",
-            operator,
-            "use a classic session, such as that of spark_ext.session(): a job reads Spark's plans in the driver's JVM",
-        )
-    if isinstance(given, DataStreamWriter):
+    # The classes of Spark Connect are others, of the same names.
+    if isinstance(given, DataStreamWriter) or (is_connect(given) and name == DataStreamWriter.__name__):
         backend = backend_of(given)
         if backend.is_stopped(backend.frame(given).sparkSession):
             _refuse(
@@ -52,8 +47,8 @@ def check_writer(given: Any, operator: str) -> DataStreamWriter:
                 operator,
                 "make a new session, and define the query's DataFrame with it",
             )
-        return given
-    if isinstance(given, StreamingQuery):
+        return cast("DataStreamWriter", given)
+    if isinstance(given, StreamingQuery) or (is_connect(given) and name == StreamingQuery.__name__):
         _refuse(
             "a query that runs already was given: start() and toTable() start it outside the job",
             operator,

@@ -40,7 +40,7 @@ def savepoint_of_stopped(spark: SparkSession, composition: Composition, ledger: 
         ledger,
         composition.job,
         jvm_pid=backend_of(spark).jvm_pid(spark),
-        application_id=spark.sparkContext.applicationId,
+        application_id=backend_of(spark).application_id(spark),
     )
     writer = LedgerWriter(ledger, incarnation)
     try:

@@ -94,7 +94,7 @@ def rescale(
         ledger,
         composition.job,
         jvm_pid=backend_of(spark).jvm_pid(spark),
-        application_id=spark.sparkContext.applicationId,
+        application_id=backend_of(spark).application_id(spark),
     )
     writer = LedgerWriter(ledger, incarnation)
     building = local.with_name(BUILDING)
@@ -166,7 +166,7 @@ def _context(spark: SparkSession, composition: Composition, settings: JobSetting
         state=composition.state,
         settings=settings,
         incarnation=incarnation,
-        registry=registry.folder_of(spark),
+        registry=registry.folder_of(spark, composition.state),
         write_behind=WriteBehind(writer, composition.job),
         wake=threading.Event(),
         control=ControlLog(writer.ledger, incarnation.fence),

@@ -151,7 +151,7 @@ class _Restore:
             self._ledger,
             self._job,
             jvm_pid=backend_of(self._spark).jvm_pid(self._spark),
-            application_id=self._spark.sparkContext.applicationId,
+            application_id=backend_of(self._spark).application_id(self._spark),
             for_restore=True,
         )
         writer = LedgerWriter(self._ledger, incarnation)

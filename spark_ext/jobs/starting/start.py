@@ -146,7 +146,7 @@ def start_job(
         context = _context(books, control, plan, options, execution)
         finals = _supervise(plan, context, execution, halted=halted)
         listener = JobListener(partial(_report, execution, context))
-        remove_listener = partial(spark.streams.removeListener, listener)
+        remove_listener = partial(backend_of(spark).remove_listener, spark, listener)
         pollers = books.pollers()
         at_end = (*(() if metrics is None else (metrics.end,)), remove_listener, *(one.close for one in pollers))
         coordinator, parts = _assembled(books, composition, control, plan, context, execution, finals, tap, at_end)
@@ -159,7 +159,7 @@ def start_job(
             parts.exchanges.register()
             if plan.past.definitions:
                 books.writer.append(plan.past.definitions)
-        spark.streams.addListener(listener)
+        backend_of(spark).add_listener(spark, listener)
         undo.insert(1, remove_listener)
         in_all(waiting, lambda run: run.start(), context, coordinator, settings.start_timeout / 1000)
         coordinator.start()
@@ -224,7 +224,7 @@ def _context(
     )
     return JobContext(
         **vars(books.context),
-        registry=registry.folder_of(books.spark),
+        registry=registry.folder_of(books.spark, state),
         control=control,
         until=until if options.until_now else None,
         hold=options.hold,

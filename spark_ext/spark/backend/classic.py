@@ -6,23 +6,22 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from py4j.protocol import Py4JJavaError
 
 from spark_ext.masking import logger
 from spark_ext.spark.backend import plans, state
-from spark_ext.spark.backend.contract import FILE_MANAGER, OwnEnd, WriterTarget, local_files
-from spark_ext.spark.backend.diagnosis import Diagnosis
+from spark_ext.spark.backend.contract import FILE_MANAGER, OwnEnd, WriterTarget, evolution_name, evolves, local_files
+from spark_ext.spark.backend.diagnosis import Diagnosis, of_jvm
 from spark_ext.spark.backend.listeners import listening
 from spark_ext.spark.backend.state import accessible, field
 from spark_ext.spark.capabilities import capabilities
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryListener
     from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
     from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
@@ -31,14 +30,14 @@ if TYPE_CHECKING:
 log = logger("spark_ext.job")
 
 _STATIC, _FINAL = 0x0008, 0x0010  # of `java.lang.reflect.Modifier`
-# Settings of Spark's: each source, or sink, of a query must have a name, under which the offset log knows it.
-_EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enable{}Evolution"
 _QUERY_ID: Final = "sql.streaming.queryId"  # local property that Spark sets on the thread of each query
 _ENDING: Final = ("AvailableNowTrigger", "OneTimeTrigger")  # triggers with which a query ends by itself
 
 
 class _Classic:
     """See `Backend`."""
+
+    own_workers = True
 
     # -- frames and writers
 
@@ -73,14 +72,34 @@ class _Classic:
         declared.set(writer._jwrite, getattr(declared.get(writer._jwrite), "$minus")(name))
 
     def name_source(self, reader: DataStreamReader, spark: SparkSession, uid: str) -> DataStreamReader:
-        return reader.name(_evolution_name(uid)) if _evolves(spark, "Source") else reader
+        return reader.name(evolution_name(uid)) if evolves(spark, "Source") else reader
 
     def name_sink(self, writer: DataStreamWriter, uid: str) -> None:
         # pyspark has no method for it.
-        if _evolves(self.frame(writer).sparkSession, "Sink") and field(writer._jwrite, "sinkName").isEmpty():
-            writer._jwrite = writer._jwrite.name(_evolution_name(uid))
+        if evolves(self.frame(writer).sparkSession, "Sink") and field(writer._jwrite, "sinkName").isEmpty():
+            writer._jwrite = writer._jwrite.name(evolution_name(uid))
+
+    def for_workers(
+        self, writer: DataStreamWriter, options: Mapping[str, str], is_ours: Callable[[str], bool]
+    ) -> DataStreamWriter:
+        return writer
 
     # -- sessions
+
+    def application_id(self, spark: SparkSession) -> str:
+        return str(spark.sparkContext.applicationId)
+
+    def application_name(self, spark: SparkSession) -> str:
+        return str(spark.sparkContext.appName)
+
+    def parallelism(self, spark: SparkSession) -> int:
+        return int(spark.sparkContext.defaultParallelism)
+
+    def environment(self, spark: SparkSession) -> MutableMapping[str, str]:
+        return spark.sparkContext.environment
+
+    def python(self, spark: SparkSession) -> str | None:
+        return spark.sparkContext.pythonExec
 
     def java_version(self, spark: SparkSession) -> str:
         return str(_jvm(spark).java.lang.System.getProperty("java.version"))
@@ -137,6 +156,19 @@ class _Classic:
     # -- queries
 
     @contextlib.contextmanager
+    def task_properties(self, spark: SparkSession, properties: Mapping[str, str]) -> Iterator[None]:
+        for name, value in properties.items():
+            # Of this thread, from which that of the query, and so all its tasks, take them over.
+            spark.sparkContext.setLocalProperty(name, value)
+        yield
+
+    def add_listener(self, spark: SparkSession, listener: StreamingQueryListener) -> None:
+        spark.streams.addListener(listener)
+
+    def remove_listener(self, spark: SparkSession, listener: StreamingQueryListener) -> None:
+        spark.streams.removeListener(listener)
+
+    @contextlib.contextmanager
     def with_local_files(self, spark: SparkSession, root: str, allowed: Callable[[str | None], bool]) -> Iterator[None]:
         with listening(spark, _LocalFiles(spark, root, allowed)):
             yield
@@ -190,7 +222,7 @@ class _Classic:
         spark._streamingCheckpointManager.repartition(checkpoint, partitions, enforce_exactly_once_sink=True)
 
     def diagnosis(self, spark: SparkSession) -> Diagnosis:
-        return Diagnosis(spark)
+        return of_jvm(spark)
 
 
 CLASSIC: Final[Backend] = _Classic()
@@ -241,17 +273,6 @@ def _jvm(spark: SparkSession) -> Any:
 
 def _hadoop(spark: SparkSession) -> Any:
     return spark.sparkContext._jsc.hadoopConfiguration()
-
-
-def _evolves(spark: SparkSession, kind: str) -> bool:
-    return str(spark.conf.get(_EVOLUTION.format(kind), "false")).strip().lower() == "true"
-
-
-def _evolution_name(uid: str) -> str:
-    """A uid as a name that Spark accepts for a source or sink: letters, digits and underscores."""
-    plain = re.sub(r"[^A-Za-z0-9_]", "_", uid)
-    # Two uids that differ only in what was replaced must not get one name.
-    return plain if plain == uid else f"{plain}_{hashlib.sha256(uid.encode()).hexdigest()[:8]}"
 
 
 def _scala_map(options: Any) -> dict[str, str]:

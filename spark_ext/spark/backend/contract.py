@@ -5,7 +5,9 @@ A `Backend` does it for one kind of session; `kinds.backend_of` finds that of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+import re
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -14,6 +16,7 @@ from spark_ext.spark.capabilities import capabilities
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryListener
     from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
     from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
@@ -23,6 +26,22 @@ if TYPE_CHECKING:
 # The setting for the class that reads and writes the files of a checkpoint directory, and the class that does so
 # without starting a process for each file.
 FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+
+
+# Settings of Spark's: each source, or sink, of a query must have a name, under which the offset log knows it.
+_EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enable{}Evolution"
+
+
+def evolves(spark: SparkSession, kind: str) -> bool:
+    """Whether each `Source`, or each `Sink`, needs a name."""
+    return str(spark.conf.get(_EVOLUTION.format(kind), "false")).strip().lower() == "true"
+
+
+def evolution_name(uid: str) -> str:
+    """A uid as a name that Spark accepts for a source or sink: letters, digits and underscores."""
+    plain = re.sub(r"[^A-Za-z0-9_]", "_", uid)
+    # Two uids that differ only in what was replaced must not get one name.
+    return plain if plain == uid else f"{plain}_{hashlib.sha256(uid.encode()).hexdigest()[:8]}"
 
 
 def local_files() -> str:
@@ -90,6 +109,13 @@ class QueryEvents(Protocol):
 class Backend(Protocol):
     """One kind of Spark session."""
 
+    @property
+    def own_workers(self) -> bool:
+        """Whether the driver's session decides the environment of its workers, and planners run on its machine.
+
+        Else what they have to know travels in `for_workers`, and what they have to find lies in the state directory.
+        """
+
     # -- frames and writers
 
     def sources(self, df: DataFrame) -> tuple[PlanSource, ...]:
@@ -130,13 +156,39 @@ class Backend(Protocol):
     def name_sink(self, writer: DataStreamWriter, uid: str) -> None:
         """Give a writer's sink a name, if sink evolution is on and it has none."""
 
+    def for_workers(
+        self, writer: DataStreamWriter, options: Mapping[str, str], is_ours: Callable[[str], bool]
+    ) -> DataStreamWriter:
+        """A writer whose sources and sink of our formats carry options, for which its session has no environment."""
+
     # -- sessions
 
-    def java_version(self, spark: SparkSession) -> str:
-        """Version of the driver's JVM, such as `17.0.15`."""
+    def application_id(self, spark: SparkSession) -> str:
+        """Spark's id of the application; one of Connect serves many clients."""
 
-    def jvm_pid(self, spark: SparkSession) -> int:
-        """Process id of the driver's JVM, which outlives a killed driver's Python process for a moment."""
+    def application_name(self, spark: SparkSession) -> str:
+        """The name that was given to the application."""
+
+    def parallelism(self, spark: SparkSession) -> int:
+        """How many tasks run at the same time, by default."""
+
+    def environment(self, spark: SparkSession) -> MutableMapping[str, str]:
+        """What is added to the environment of Python workers.
+
+        Spark copies it when a source or sink is registered; without `own_workers` it is only kept here.
+        """
+
+    def python(self, spark: SparkSession) -> str | None:
+        """The interpreter of planners and committers; None if it is on another machine."""
+
+    def java_version(self, spark: SparkSession) -> str | None:
+        """Version of the driver's JVM, such as `17.0.15`; None if it is a server's."""
+
+    def jvm_pid(self, spark: SparkSession) -> int | None:
+        """Process id of the driver's JVM, which outlives a killed driver's Python process for a moment.
+
+        None if it is a server's, which outlives its clients.
+        """
 
     def has_class(self, spark: SparkSession, name: str) -> bool:
         """Whether the driver can load a Java class, jars of the session included. Does not initialize the class."""
@@ -171,6 +223,15 @@ class Backend(Protocol):
 
     # -- queries
 
+    def task_properties(self, spark: SparkSession, properties: Mapping[str, str]) -> AbstractContextManager[None]:
+        """Give the tasks of a query that the calling thread starts in the block properties: see `task_property`."""
+
+    def add_listener(self, spark: SparkSession, listener: StreamingQueryListener) -> None:
+        """Add a listener of queries, if its events can be relied on; else reports have to be polled."""
+
+    def remove_listener(self, spark: SparkSession, listener: StreamingQueryListener) -> None:
+        """Remove it, if it was added."""
+
     def with_local_files(
         self, spark: SparkSession, root: str, allowed: Callable[[str | None], bool]
     ) -> AbstractContextManager[None]:
@@ -187,8 +248,8 @@ class Backend(Protocol):
     def recent_progress(self, query: StreamingQuery, after: int) -> list[str]:
         """A query's progress reports of the epochs after the given one, as JSON, oldest first."""
 
-    def own_end(self, query: StreamingQuery) -> OwnEnd:
-        """What Spark says about the end of a query; Spark has to run still."""
+    def own_end(self, query: StreamingQuery) -> OwnEnd | None:
+        """What Spark says about the end of a query; None: nothing. Spark has to run still."""
 
     def ends_by_itself(self, query: StreamingQuery) -> bool:
         """Whether the trigger of a query lets it end once it has read what was there."""

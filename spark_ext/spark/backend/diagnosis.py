@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+
+from spark_ext.errors import EnvironmentProblem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,8 +19,58 @@ _DEFAULT_LEVEL: Final = "WARN"  # of the root logger when nobody has set one, as
 _HEAP_BEAN: Final = "com.sun.management.HotSpotDiagnosticMXBean"  # of HotSpot: OpenJDK and what is built from it
 
 
-class Diagnosis:
-    """Each method raises what Spark raises, or what a dead JVM leads to."""
+class Diagnosis(Protocol):
+    """What a Spark application is doing. Each method raises what Spark raises, or what a dead JVM leads to."""
+
+    def jobs(self, *, running: bool) -> list[Json]:
+        """The jobs that are being run, or those and the last thousand that have ended."""
+
+    def stages(self) -> list[Json]:
+        """The stages that are being run."""
+
+    def executors(self) -> list[Json]:
+        """All executors that there have been, also those that were lost."""
+
+    def tasks(self, stage: int, most: int) -> list[Json]:
+        """Tasks of a stage's first attempt."""
+
+    def ended_jobs(self, most: int) -> list[Json]:
+        """The jobs that have ended last, the newest first: `info` and `sqlExecutionId`."""
+
+    def stage(self, number: int) -> Json:
+        """The last attempt of a stage."""
+
+    def plan(self, execution: int) -> tuple[Json, dict[str, str]]:
+        """The graph of a plan that was run, and its metrics as Spark's page shows them, by their numbers."""
+
+    def threads(self, executor: str) -> list[Json] | None:
+        """The threads of an executor; None if it does not answer. Waits up to two minutes."""
+
+    def driver_threads(self) -> str:
+        """The stacks of all threads of the driver's JVM, as text."""
+
+    def heap_used(self) -> int:
+        """Bytes of the heap of the driver's JVM in use, with objects that nothing refers to any more."""
+
+    def write_heap(self, path: Path) -> None:
+        """Write the objects of the heap that are in use to a new file, whose name ends with `.hprof`.
+
+        The JVM collects garbage first, and stands still meanwhile. Only its owner can read the file.
+        """
+
+    def set_log_level(self, logger: str, level: str | None) -> None:
+        """Set the level of a logger in the driver's JVM, and that of the root logger, "", in executors too.
+
+        Executors that come later get it if `spark.executor.syncLogLevel.enabled` is set, as `session` does. Spark has
+        no such way for single loggers. None is a level that was never set.
+        """
+
+    def silence(self) -> None:
+        """Switch off Spark's own logging, for a program that reports failures itself and would show each twice."""
+
+
+class _JvmDiagnosis:
+    """That of a classic session. See `Diagnosis`."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -46,63 +98,44 @@ class Diagnosis:
         return cast("list[Json]", self._json(given))
 
     def jobs(self, *, running: bool) -> list[Json]:
-        """The jobs that are being run, or those and the last thousand that have ended."""
         return self._list(self._store.jobsList(self._running if running else None))
 
     def stages(self) -> list[Json]:
-        """The stages that are being run."""
         return self._list(self._store.activeStages())
 
     def executors(self) -> list[Json]:
-        """All executors that there have been, also those that were lost."""
         return self._list(self._store.executorList(False))
 
     def tasks(self, stage: int, most: int) -> list[Json]:
-        """Tasks of a stage's first attempt."""
         return self._list(self._store.taskList(stage, 0, most))
 
     def ended_jobs(self, most: int) -> list[Json]:
-        """The jobs that have ended last, the newest first: `info` and `sqlExecutionId`."""
         kind = self._jvm.java.lang.Class.forName("org.apache.spark.status.JobDataWrapper")
         return self._list(self._store.store().view(kind).index("completionTime").reverse().max(most))
 
     def stage(self, number: int) -> Json:
-        """The last attempt of a stage."""
         return cast("Json", self._json(self._store.lastStageAttempt(number)))
 
     def plan(self, execution: int) -> tuple[Json, dict[str, str]]:
-        """The graph of a plan that was run, and its metrics as Spark's page shows them, by their numbers."""
         store = self._spark._jsparkSession.sharedState().statusStore()
         return self._json(store.planGraph(execution)), self._json(store.executionMetrics(execution))
 
     def threads(self, executor: str) -> list[Json] | None:
-        """The threads of an executor; None if it does not answer. Waits up to two minutes."""
         given = self._context.getExecutorThreadDump(executor)
         return self._list(given.get()) if given.isDefined() else None
 
     def driver_threads(self) -> str:
-        """The stacks of all threads of the driver's JVM, as text."""
         threads = self._beans.getThreadMXBean().dumpAllThreads(True, True)
         return "".join(_thread(thread) for thread in threads)
 
     def heap_used(self) -> int:
-        """Bytes of the heap of the driver's JVM in use, with objects that nothing refers to any more."""
         return int(self._beans.getMemoryMXBean().getHeapMemoryUsage().getUsed())
 
     def write_heap(self, path: Path) -> None:
-        """Write the objects of the heap that are in use to a new file, whose name ends with `.hprof`.
-
-        The JVM collects garbage first, and stands still meanwhile. Only its owner can read the file.
-        """
         kind = self._jvm.java.lang.Class.forName(_HEAP_BEAN)
         self._beans.getPlatformMXBean(kind).dumpHeap(str(path), True)
 
     def set_log_level(self, logger: str, level: str | None) -> None:
-        """Set the level of a logger in the driver's JVM, and that of the root logger, "", in executors too.
-
-        Executors that come later get it if `spark.executor.syncLogLevel.enabled` is set, as `session` does. Spark has
-        no such way for single loggers. None is a level that was never set.
-        """
         if not logger:
             self._spark.sparkContext.setLogLevel(level or _DEFAULT_LEVEL)
         elif level is not None:
@@ -113,7 +146,6 @@ class Diagnosis:
             context.updateLoggers()
 
     def silence(self) -> None:
-        """Switch off Spark's own logging, for a program that reports failures itself and would show each twice."""
         self._log4j.core.config.Configurator.setAllLevels("org.apache.spark", self._log4j.Level.OFF)
 
     @property
@@ -123,6 +155,60 @@ class Diagnosis:
     @property
     def _log4j(self) -> Any:
         return self._jvm.org.apache.logging.log4j
+
+
+class _NoDiagnosis:
+    """That of a client of Spark Connect, which has no JVM: nothing is known, and log levels stay. See `Diagnosis`."""
+
+    def jobs(self, *, running: bool) -> list[Json]:
+        return []
+
+    def stages(self) -> list[Json]:
+        return []
+
+    def executors(self) -> list[Json]:
+        return []
+
+    def tasks(self, stage: int, most: int) -> list[Json]:
+        return []
+
+    def ended_jobs(self, most: int) -> list[Json]:
+        return []
+
+    def stage(self, number: int) -> Json:
+        return {}
+
+    def plan(self, execution: int) -> tuple[Json, dict[str, str]]:
+        return {}, {}
+
+    def threads(self, executor: str) -> list[Json] | None:
+        return None
+
+    def driver_threads(self) -> str:
+        return ""
+
+    def heap_used(self) -> int:
+        return 0
+
+    def write_heap(self, path: Path) -> None:
+        raise EnvironmentProblem(
+            "a client of Spark Connect has no JVM whose heap could be written",
+            operator="the Spark session",
+            kept="nothing was written",
+            do="ask whoever runs the server",
+        )
+
+    def set_log_level(self, logger: str, level: str | None) -> None: ...
+
+    def silence(self) -> None: ...
+
+
+def of_jvm(spark: SparkSession) -> Diagnosis:
+    """That of a classic session."""
+    return _JvmDiagnosis(spark)
+
+
+NO_DIAGNOSIS: Final[Diagnosis] = _NoDiagnosis()
 
 
 def _thread(thread: Any) -> str:

@@ -41,9 +41,12 @@ def refuse_connect_requests(conf: Mapping[str, str]) -> None:
 
 def backend_of(given: object) -> Backend:
     """The backend of a session, DataFrame, writer or query."""
+    if is_connect(given):
+        from spark_ext.spark.backend.connect import CONNECT
+
+        return CONNECT
     from spark_ext.spark.backend.classic import CLASSIC
 
-    require_classic(given, "the Spark session", kept="nothing was changed")
     return CLASSIC
 
 

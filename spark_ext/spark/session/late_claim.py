@@ -33,7 +33,7 @@ def await_claim(mine: Registration | None, place: Path | None = None) -> bool:
     registry.write_private(place / note(mine.uid, "claim"), mine.start)
     parent = os.getppid()
     while not _is_claimed(mine, place):
-        if os.getppid() != parent:
+        if os.getppid() != parent or _is_replaced(mine, place):
             raise TransientError(
                 "the driver ended before it had claimed the target",
                 operator=f"job '{mine.job}', query '{mine.query}'",
@@ -68,6 +68,12 @@ def is_asked(uids: Iterable[str], start: int, place: Path) -> bool:
         except (FileNotFoundError, ValueError):
             continue
     return False
+
+
+def _is_replaced(mine: Registration, place: Path) -> bool:
+    """Whether a later start of the job has its own: the driver is gone, and a server of Spark Connect has lived on."""
+    there = registry.lookup(mine.uid, place)
+    return there is not None and there.start != mine.start
 
 
 def _is_claimed(mine: Registration, place: Path) -> bool:

@@ -54,7 +54,7 @@ def use(spark: SparkSession, options: StoreOptions, who: str, *, s3: bool = Fals
     whether the workers' environment has changed: sources and sinks have to be registered again.
     """
     variables = options.environment()
-    workers = spark.sparkContext.environment
+    workers = backend_of(spark).environment(spark)
     for name, value in variables.items():
         if workers.get(name, value) != value:
             raise refused(
@@ -75,12 +75,12 @@ def use(spark: SparkSession, options: StoreOptions, who: str, *, s3: bool = Fals
 
 
 def _configure_hadoop(spark: SparkSession, options: StoreOptions) -> None:
-    backend, given = backend_of(spark), spark.sparkContext.getConf()
+    backend = backend_of(spark)
     if backend.hadoop_option(spark, _S3) is None and backend.has_class(spark, S3A):
         # One URI for Spark, delta-rs and Arrow. A platform's own file system stays.
         backend.set_hadoop_option(spark, _S3, S3A)
     for key, value in {**_ALWAYS, **options.hadoop()}.items():
-        if not given.contains(f"spark.hadoop.{key}"):
+        if spark.conf.get(f"spark.hadoop.{key}", None) is None:
             backend.set_hadoop_option(spark, key, value)
 
 

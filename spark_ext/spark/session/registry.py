@@ -3,6 +3,10 @@
 A planner process knows only the options of `load()`, which was called before the job existed. So `register` puts the
 path of a local directory into the environment of all Python workers, and the start of a job writes a file per uid into
 it. It is private to the user (0700), with a name that cannot be guessed, and nothing is concluded from its absence.
+
+The workers of a server of Spark Connect may be on other machines, and their environment is the server's. So there the
+directory is a part of the job's state, and a job adds the environment to the options of its sources and sinks when it
+starts a query: the client's plan is data.
 """
 
 from __future__ import annotations
@@ -16,13 +20,14 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from spark_ext.errors import ConfigurationError, EnvironmentProblem, FencedError
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.storage import LocalFolder
 
 if TYPE_CHECKING:
@@ -30,6 +35,10 @@ if TYPE_CHECKING:
 
 VARIABLE = "SPARK_EXT_REGISTRY"  # environment variable of driver and workers: the directory, which need not exist
 PARALLELISM = "SPARK_EXT_PARALLELISM"  # of Python workers: the session's default parallelism when it was registered
+NOTES_ENDS = (
+    "SPARK_EXT_NOTES_ENDS"  # of Python workers: sources note their end, as Spark does not say how a query ended
+)
+OPTION = "spark_ext.workers"  # of a job's sources and sinks, without an environment of their own: all of these, as JSON
 ABANDONED_AFTER = 86_400  # s; an older directory is of a driver that was killed: one in use is renewed all the time
 _NAME = re.compile(r"spark-ext-[0-9a-f]{32}")
 
@@ -78,17 +87,30 @@ def folder() -> Path | None:
     return Path(place) if place else None
 
 
-def folder_of(spark: SparkSession) -> Path:
-    """The registry's directory of a session."""
-    place = spark.sparkContext.environment.get(VARIABLE)
+def folder_of(spark: SparkSession, state: str) -> Path:
+    """The registry's directory of a session, for a job with this state directory."""
+    backend = backend_of(spark)
+    place = backend.environment(spark).get(VARIABLE)
     if place is None:
         raise ConfigurationError(
             "spark-ext's sources and sinks are not registered in this session",
-            operator=f"Spark application '{spark.sparkContext.appName}'",
+            operator=f"Spark application '{backend.application_name(spark)}'",
             kept="nothing was started",
             do="call spark_ext.register(spark) once, right after the session is created",
         )
-    return Path(place)
+    return Path(place) if backend.own_workers else Path(state) / "registry"
+
+
+def options_for(spark: SparkSession, place: Path) -> dict[str, str]:
+    """What a job adds to the options of its sources and sinks in a session without `own_workers`."""
+    return {OPTION: json.dumps({**backend_of(spark).environment(spark), VARIABLE: str(place), NOTES_ENDS: "1"})}
+
+
+def enter(options: Mapping[str, str]) -> None:
+    """In a Python worker: let its environment be what a job has added to an operator's options, if it has."""
+    given = options.get(OPTION)
+    if given:
+        os.environ.update(json.loads(given))
 
 
 def lookup(uid: str, place: Path | None = None) -> Registration | None:

@@ -15,7 +15,7 @@ from spark_ext import errors, failpoints
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.masking import logger
 from spark_ext.spark.backend.contract import FILE_MANAGER, local_files
-from spark_ext.spark.backend.kinds import backend_of, is_connect, refuse_connect_requests, require_classic
+from spark_ext.spark.backend.kinds import backend_of, refuse_connect_requests
 from spark_ext.spark.backend.process import has_jvm, installed_home, master_of, submitted_settings
 from spark_ext.spark.capabilities import capabilities
 from spark_ext.spark.session import class_archive, environment, formats, object_stores, registry, short_errors
@@ -45,6 +45,7 @@ def session(
     storage: Literal["s3"] | None = None,
     storage_options: Mapping[str, str] | None = None,
     short_lived: bool = False,
+    remote: str | None = None,
 ) -> SparkSession:
     """A registered Spark session with everything that jobs need; the running session if there is one.
 
@@ -66,6 +67,8 @@ def session(
         short_lived: whether the driver's JVM is to start faster at the cost of its speed later, for runs of seconds to
             a few minutes: Java's first compiler alone, and one thread for its garbage. Has no effect on a JVM that
             runs already.
+        remote: a server of Spark Connect, such as `sc://127.0.0.1:15002`: the session is a client's. Settings that a
+            session cannot change are the server's matter, like the other arguments here: they are refused.
 
     Raises:
         ConfigurationError: the path of that folder has characters that an option of a JVM cannot have, or it cannot be
@@ -74,6 +77,9 @@ def session(
             says how to get it.
     """
     short_errors.install()
+    if remote is not None:
+        others = {"master": master, "heap_dumps": heap_dumps, "storage": storage, "storage_options": storage_options}
+        return _client(name, remote, conf or {}, {**others, "short_lived": short_lived or None})
     refuse_connect_requests(conf or {})
     environment.require_pyspark()
     options = _storage(storage, storage_options)
@@ -110,12 +116,40 @@ def session(
         ) from problem
     if _PARTITIONS not in settings:
         # A cluster's size is known only now. A query that was started before keeps the number from its checkpoint.
-        spark.conf.set(_PARTITIONS, str(spark.sparkContext.defaultParallelism))
+        spark.conf.set(_PARTITIONS, str(backend_of(spark).parallelism(spark)))
     if s3 or options:
         object_stores.use(spark, options, _STORAGE, s3=s3)
     register(spark)
     if s3:
         object_stores.check_store(spark, "s3://", _STORAGE)
+    return spark
+
+
+_OF_A_CLIENT: Final = ("spark.sql.streaming.", "spark.sql.session.", "spark.sql.execution.")  # defaults that it sets
+
+
+def _client(name: str, remote: str, conf: Mapping[str, str], others: Mapping[str, object]) -> SparkSession:
+    """A client's session of Spark Connect, with those of the defaults that a session can set."""
+    for argument, value in others.items():
+        if value is not None:
+            raise errors.refused(
+                f"{argument} has a value, and a client of Spark Connect cannot set it",
+                "session, remote",
+                f"leave {argument} out, and set it where the server is started",
+                kept="nothing was started",
+            )
+    environment.require_pyspark()
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.Builder().remote(remote).appName(name).getOrCreate()
+    for key, value in {
+        **{key: value for key, value in defaults().items() if key.startswith(_OF_A_CLIENT)},
+        **conf,
+    }.items():
+        spark.conf.set(key, value)
+    if _PARTITIONS not in conf:
+        spark.conf.set(_PARTITIONS, str(backend_of(spark).parallelism(spark)))
+    register(spark)
     return spark
 
 
@@ -177,10 +211,7 @@ _SET_BY_PLANNERS: Final = dict.fromkeys(
 
 
 def register(
-    spark: SparkSession,
-    *sources_or_sinks: type[Connector] | type[DataSource],
-    require_delta: bool = True,
-    connect: bool = False,
+    spark: SparkSession, *sources_or_sinks: type[Connector] | type[DataSource], require_delta: bool = True
 ) -> None:
     """Register the sources and sinks of spark-ext, and further ones, with a session. It may be called repeatedly.
 
@@ -192,57 +223,39 @@ def register(
     job that starts), the session's parallelism, and the mark of its workers' errors.
 
     Args:
-        spark: any classic session: from `session`, a notebook, spark-submit, Databricks.
+        spark: any session: from `session`, a notebook, spark-submit, Databricks, or of Spark Connect.
         sources_or_sinks: further classes, such as the user's own: subclasses of `ChannelSource` or
             `TwoPhaseCommitSink`, or Spark's Python data sources.
         require_delta: whether to reject a session without Delta's jar. Jobs write their tables without it; it is
             needed only to read them with Spark.
-        connect: that the session is one of Spark Connect, whose own queries use the sources and sinks, without a job:
-            nothing fences an older driver off then, and no end of input is reported. Nothing else is checked or set.
 
     Raises:
-        EnvironmentProblem: something is missing, and the message says what, and how to get it; the session is of Spark
-            Connect without `connect`, or is a classic one with it.
+        EnvironmentProblem: something is missing, and the message says what, and how to get it.
         ConfigurationError: a class is neither a source nor a sink, or lacks methods of its contract.
     """
-    if connect:
-        _check_connect(spark)
-    else:
-        _check(spark, require_delta)
+    _check(spark, require_delta)
     connectors = [(kind, formats.data_source(kind)) for kind in (*formats.load(), *sources_or_sinks)]
-    if not connect:
-        _set_environment(spark)
+    _set_environment(spark)
     for kind, wrapped in connectors:
         formats.add(kind)
         spark.dataSource.register(wrapped)
-    if not connect:
-        backend_of(spark).activate_if_none(spark)
-        _advise(spark)
+    backend_of(spark).activate_if_none(spark)
+    _advise(spark)
 
 
 def _set_environment(spark: SparkSession) -> None:
-    context = spark.sparkContext
+    backend = backend_of(spark)
     # Spark copies the environment at each registration, so it is set first.
-    context.environment.update(
+    workers = backend.environment(spark)
+    workers.update(
         {
-            registry.VARIABLE: context.environment.get(registry.VARIABLE) or str(registry.new_folder()),
-            registry.PARALLELISM: str(context.defaultParallelism),
+            registry.VARIABLE: workers.get(registry.VARIABLE) or str(registry.new_folder()),
+            registry.PARALLELISM: str(backend.parallelism(spark)),
             **errors.for_workers(),
             **failpoints.for_workers(),
-            **_SET_BY_PLANNERS,
+            **(_SET_BY_PLANNERS if backend.own_workers else {}),
         }
     )
-
-
-def _check_connect(spark: SparkSession) -> None:
-    if not is_connect(spark):
-        raise EnvironmentProblem(
-            "register has connect=True, and this is a classic session",
-            operator="the Spark session",
-            kept="nothing was registered",
-            do="leave connect out: a classic session runs jobs as well",
-        )
-    environment.require_spark_version(spark.version)
 
 
 # Settings that `session` changes: Spark's default, and what it costs a job.
@@ -262,7 +275,7 @@ _advised: set[str] = set()  # applications that have been advised
 
 def _advise(spark: SparkSession) -> None:
     """Say once which settings of a session that was not made by `session` are costly for jobs."""
-    application = str(spark.sparkContext.applicationId)
+    application = backend_of(spark).application_id(spark)
     found = [
         f"{key} is {value}: {words}"
         for key, (default, words) in _ADVISED.items()
@@ -274,18 +287,16 @@ def _advise(spark: SparkSession) -> None:
 
 
 def _check(spark: SparkSession, require_delta: bool) -> None:
-    require_classic(
-        spark,
-        "the Spark session",
-        kept="nothing was registered",
-        otherwise="; or register(spark, connect=True), for the sources and sinks alone, without jobs",
-    )
     environment.require_spark_version(spark.version)
-    environment.require_java_version(backend_of(spark).java_version(spark), "the driver's JVM")
-    environment.require_python(spark.sparkContext.pythonExec)
+    backend = backend_of(spark)
+    java, python = backend.java_version(spark), backend.python(spark)
+    if java is not None:
+        environment.require_java_version(java, "the driver's JVM")
+    if python is not None:
+        environment.require_python(python)
     if not capabilities(spark.version).delta:
         log.warning("no Delta is for Spark %s yet: jobs write their tables, which deltalake reads", spark.version)
-    elif require_delta and not backend_of(spark).has_class(spark, _DELTA_CLASS):
+    elif require_delta and not backend.has_class(spark, _DELTA_CLASS):
         raise EnvironmentProblem(
             "Delta's jar is not on the class path; it is needed to read the job's tables with Spark",
             operator="the Spark session",

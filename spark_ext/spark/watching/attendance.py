@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from spark_ext.storage import LocalFolder
+from spark_ext.worker_internals import task_property
 
 PROPERTY: Final = "spark_ext.samples"  # local property of a query's tasks: the job's state directory
 QUERY: Final = "spark_ext.query"  # local property: the query's uid
@@ -76,12 +77,9 @@ def folder_of(state: str) -> Path:
 
 def attend_task() -> None:
     """Let the process of the present task be asked, if the task's query is one of a job with a monitor."""
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
-    state = None if task is None else task.getLocalProperty(PROPERTY)
-    if task is not None and state:
-        attend("task", state, task.getLocalProperty(QUERY) or "")
+    state = task_property(PROPERTY)
+    if state:
+        attend("task", state, task_property(QUERY) or "")
 
 
 def attend(role: str, state: str, query: str, uid: str = "") -> None:

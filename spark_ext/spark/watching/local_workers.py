@@ -118,7 +118,7 @@ def _is_python(command: Sequence[str]) -> bool:
     return bool(command) and PurePath(command[0]).name.startswith("python")
 
 
-def _own_jvm(pid: int) -> int | None:
+def _own_jvm(pid: int | None) -> int | None:
     """The JVM's process, if it is one of this machine and this application; None otherwise."""
     with suppress(psutil.Error):
         mine = psutil.Process()

@@ -23,10 +23,7 @@ def prepare() -> None:
 
 
 def _is_timed() -> bool:
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
-    return task is not None and task.getLocalProperty(TIMES) is not None
+    return worker_internals.task_property(TIMES) is not None
 
 
 if __name__ == "__main__":
