@@ -57,7 +57,7 @@ query = (
 )
 query.awaitTermination()
 ended = looked()
-folder = registry.folder_of(spark)
+folder = registry.folder_of(spark, "")
 print("FACTS", json.dumps({"imported": imported == without, "before": before, "registered": registered,
     "ended": ended, "registry": str(folder),
     "registry_is_there": folder.exists(), "in_tmp": str(folder).startswith(os.environ["TMPDIR"])}))

@@ -144,7 +144,7 @@ def without(*parts: str) -> Callable[[Lab], Job]:
 
 
 def without_registry(lab: Lab) -> Job:
-    shutil.rmtree(registry.folder_of(lab.spark), ignore_errors=True)
+    shutil.rmtree(registry.folder_of(lab.spark, ""), ignore_errors=True)
     return lab.job()
 
 

@@ -107,7 +107,7 @@ class Table:
 
         def write(rows: int) -> None:
             known = Registration("in", "source", "lab", job_id, "q", mine.state, checkpoint, number, lineage, start)
-            place = registry.folder_of(self._lab.spark)
+            place = registry.folder_of(self._lab.spark, "")
             registry.publish([known], place)
             writer = self._writer(rows).option("checkpointLocation", checkpoint).option(OPTION, mine.encode())
             try:

@@ -85,7 +85,7 @@ def test_the_lag_grows_in_a_long_epoch_and_during_a_pause(lab: Lab) -> None:
         until(rest, "nothing is planned, and the lag has grown")
     finally:
         job.stop()
-    assert not list(folder_of(lab.spark).glob("in.*")), "nothing is left"
+    assert not list(folder_of(lab.spark, "").glob("in.*")), "nothing is left"
     rows = [row.lag_rows for row in Ledger(job.state_directory).table(EpochRow).rows()]
     assert rows and None not in rows, "each epoch has its lag in the history"
 
@@ -97,7 +97,7 @@ def test_without_the_interval_nothing_is_asked_or_noted(lab: Lab) -> None:
         until((lab.folder / "state/queries/q/checkpoint/offsets/0").exists, "the epoch was planned")
         time.sleep(0.5)
         assert job.snapshot().query("q").lag_rows is None
-        assert not list(folder_of(lab.spark).glob("in.lag"))
+        assert not list(folder_of(lab.spark, "").glob("in.lag"))
         (lab.folder / "open").touch()
         until(lambda: job.snapshot().query("q").lag_rows is not None, "it came with the epoch")
     finally:

@@ -204,7 +204,9 @@ class _Connect:
         return ""  # known to who has started it
 
     def recent_progress(self, query: StreamingQuery, after: int) -> list[str]:
-        return [report.json for report in query.recentProgress if report.batchId > after]
+        found = [json.loads(report.json) for report in query.recentProgress if report.batchId > after]
+        # The server leaves the sum out.
+        return [json.dumps({**one, "numInputRows": _rows_in(one)}) for one in found]
 
     def own_end(self, query: StreamingQuery) -> OwnEnd | None:
         return None
@@ -237,6 +239,10 @@ class _Connect:
 
 
 CONNECT: Final[Backend] = _Connect()
+
+
+def _rows_in(report: Mapping[str, Any]) -> int:
+    return sum(source["numInputRows"] for source in report["sources"])
 
 
 def _absent(what: str, do: str) -> NoReturn:

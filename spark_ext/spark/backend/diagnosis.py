@@ -195,7 +195,7 @@ class _NoDiagnosis:
             "a client of Spark Connect has no JVM whose heap could be written",
             operator="the Spark session",
             kept="nothing was written",
-            do="ask whoever runs the server",
+            do="write it on the server's machine, with jmap",
         )
 
     def set_log_level(self, logger: str, level: str | None) -> None: ...

@@ -54,7 +54,7 @@ def first_line(problem: Exception) -> str:
 
 def _chain(failure: BaseException, user_packages: Collection[str]) -> list[Raised]:
     chain = python_error.exceptions(failure, user_packages, lambda error: _below(error, user_packages))
-    if _throwable(failure) is not None and not _called_by_user(failure, chain[0]):
+    if (_throwable(failure) is not None or _of_server(failure)) and not _called_by_user(failure, chain[0]):
         return [replace(chain[1], link=Link.OUTERMOST), *chain[2:]]
     return chain
 
@@ -72,7 +72,7 @@ def _called_by_user(failure: BaseException, outermost: Raised) -> bool:
 def _below(error: BaseException, packages: Collection[str]) -> list[Raised]:
     throwable = _throwable(error)
     if throwable is None:
-        return []
+        return list(java_text.exceptions(_of_server(error), packages))
     first, *rest = _java_chain(throwable, packages)
     return [replace(first, link=Link.CAUSE), *rest]
 
@@ -87,6 +87,12 @@ def _throwable(error: BaseException) -> Any:
     """The JVM's exception that pyspark's stands for; None if it is not one."""
     found = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     return found if hasattr(found, "getStackTrace") else None
+
+
+def _of_server(error: BaseException) -> str:
+    """The stack that a server of Spark Connect has sent with an exception; "" if it is not one of these."""
+    found = getattr(error, "_stacktrace", None)
+    return found if isinstance(found, str) else ""
 
 
 def _java_chain(throwable: Any, packages: Collection[str]) -> list[Raised]:
