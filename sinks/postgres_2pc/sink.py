@@ -155,7 +155,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
                 )
                 do = "correct the options, or add the column to the query"
                 raise refused(what + ", ".join(schema.names), self._who, do)
-        with self._session(0) as connection:
+        with self._in_session(0) as connection:
             table = look_up(connection, self._table, self._who)
             if table is not None:
                 there = schema
@@ -195,7 +195,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         """
         from spark_ext.sinks.postgres_2pc.claim import make_ready, take
 
-        with self._session(claim.incarnation) as connection:
+        with self._in_session(claim.incarnation) as connection:
             table = look_up(connection, self._table, self._who)
             if table is None:
                 self._refuse_gone(connection, claim)
@@ -221,7 +221,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
 
     def check(self, epoch: Epoch) -> None:
         """Look at the sink's row and the table, without a lock."""
-        with self._session(epoch.incarnation) as connection:
+        with self._in_session(epoch.incarnation) as connection:
             table = look_up(connection, self._table, self._who)
             if table is None:
                 raise not_the_target("the table does not exist", self._who)
@@ -252,7 +252,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         if inline is not None:
             return inline if inline.rows else None
         every = itertools.chain(first, rows)
-        with self._session(task.incarnation, who) as connection:
+        with self._in_session(task.incarnation, who) as connection:
             table = self._usable(connection, schema, who, task.mark)
             identity = Identity(task.sink, str(table.name))
             origin = Origin.task(identity, task)
@@ -269,14 +269,14 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         """Commit all rows of the epoch and its record in one transaction; see `commit`."""
         who = f"{self._who}, epoch {epoch.number}"
         schema = renamed(schema, self.options.column_map, who)
-        with self._session(epoch.incarnation, who) as connection:
+        with self._in_session(epoch.incarnation, who) as connection:
             table = self._usable(connection, schema, who, epoch.mark)
             committer = self._committer(connection, table, tuple(schema.names), who, epoch.mark)
             return committer.commit(epoch, prepared)
 
     def kept_bad_rows(self, epoch: Epoch) -> int | None:
         """The mark in the sink's record, which is that of the table in which the epoch was found."""
-        with self._session(epoch.incarnation) as connection:
+        with self._in_session(epoch.incarnation) as connection:
             table = look_up(connection, self._table, self._who)
             if table is None:
                 raise not_the_target("the table does not exist", self._who)
@@ -289,7 +289,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
     # -- shared --------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _session(self, incarnation: int, who: str | None = None) -> Iterator[psycopg.Connection[Any]]:
+    def _in_session(self, incarnation: int, who: str | None = None) -> Iterator[psycopg.Connection[Any]]:
         """A kept connection, with the sink's record created; errors inside are converted."""
         who = who or self._who
         name = record.application(self._mark, incarnation)

@@ -189,7 +189,7 @@ class Postgres(ChannelSource):
         kept = next((channel.data for channel in self._known if channel.id == INCREMENT), None)
         if kept is not None:
             self._refuse_other_key([kept["key"]])
-        begin, ranges, there = (kept["begin"], kept["ranges"], {}) if kept is not None else self._plan()
+        begin, ranges, there = (kept["begin"], kept["ranges"], {}) if kept is not None else self._planned()
         now = self._identity()
         token = now.token if kept is None else kept["identity"]
         data = {"begin": begin, "ranges": ranges, "identity": token, **shared(self._relation)}
@@ -202,7 +202,7 @@ class Postgres(ChannelSource):
         self._stored = self._begun.storage
         return [Channel(INCREMENT, {**begin, **there}, data), *channels]
 
-    def _plan(self) -> tuple[dict[str, Any], list[list[Any]], dict[str, list[int]]]:
+    def _planned(self) -> tuple[dict[str, Any], list[list[Any]], dict[str, list[int]]]:
         """The beginning of the increment, the ranges before it, and the partitions whose rows are all in them."""
         begin = self._increments.begin()
         there = self._partitions()

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -37,7 +38,7 @@ def drive(folder: Path, how: str) -> None:
         until(lambda: outlives_rows(state), "it is alive for longer than the last row says", 60)
         os.kill(os.getpid(), signal.SIGKILL)
     elif how == "jvm":
-        os.kill(CLASSIC.jvm_pid(spark), signal.SIGKILL)
+        os.kill(cast("int", CLASSIC.jvm_pid(spark)), signal.SIGKILL)
         until(lambda: not observer.watching, "it ends with the JVM", 30)
     elif how == "stop":
         spark.stop()

@@ -37,7 +37,7 @@ def connect_server(log: Path) -> Iterator[str]:
     given = {**_SETTINGS, "spark.connect.grpc.binding.port": str(port)}
     settings = [part for key, value in given.items() for part in ("--conf", f"{key}={value}")]
     home = installed_home()
-    command = [home / "bin" / "spark-submit", "--master", "local[2]", *settings]
+    command: list[str | Path] = [home / "bin" / "spark-submit", "--master", "local[2]", *settings]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
     python = {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(home)}
     with Tree(command, log, env={**cheap_jvm.environment(), **python}, cwd=_ROOT) as server:

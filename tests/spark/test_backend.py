@@ -45,7 +45,7 @@ def counting(spark: SparkSession, **options: str) -> DataFrame:
 
 
 def test_the_driver_s_jvm(spark: SparkSession) -> None:
-    assert java_major(CLASSIC.java_version(spark)) >= 17
+    assert java_major(CLASSIC.java_version(spark) or "") >= 17
     process = psutil.Process(CLASSIC.jvm_pid(spark))
     assert "java" in process.name() and os.getpid() in [parent.pid for parent in process.parents()]
     assert CLASSIC.has_class(spark, "io.delta.tables.DeltaTable")

@@ -124,7 +124,7 @@ class Streams:
         """Start the query as a job would, so that its markers can find the checkpoint, or outside any job."""
         ends = {leaf.uid: leaf for leaf in CLASSIC.sources(df) if leaf.format == FORMAT}
         self._published = [uid for uid in ends if uid]
-        place = registry.folder_of(self.spark)
+        place = registry.folder_of(self.spark, "")
         registry.withdraw(self._published, place)
         about = (FORMAT, "test", "0", "q", str(self.folder), str(self.checkpoint), 1, 0)
         registry.publish([Registration(uid, *about) for uid in (self._published if job else ())], place)
@@ -145,7 +145,7 @@ class Streams:
         """Leave nothing in the session: neither the query nor what its markers find."""
         if self.query is not None:
             self.query.stop()
-        registry.withdraw(self._published, registry.folder_of(self.spark))
+        registry.withdraw(self._published, registry.folder_of(self.spark, ""))
 
     def settle(self) -> None:
         """Wait until the query has nothing left to do: it ended by itself, or is idle.

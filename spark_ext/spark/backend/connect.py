@@ -205,8 +205,7 @@ class _Connect:
 
     def recent_progress(self, query: StreamingQuery, after: int) -> list[str]:
         found = [json.loads(report.json) for report in query.recentProgress if report.batchId > after]
-        # The server leaves the sum out.
-        return [json.dumps({**one, "numInputRows": _rows_in(one)}) for one in found]
+        return [json.dumps(_as_in_jvm(one)) for one in found]
 
     def own_end(self, query: StreamingQuery) -> OwnEnd | None:
         return None
@@ -241,8 +240,16 @@ class _Connect:
 CONNECT: Final[Backend] = _Connect()
 
 
-def _rows_in(report: Mapping[str, Any]) -> int:
-    return sum(source["numInputRows"] for source in report["sources"])
+def _as_in_jvm(report: Mapping[str, Any]) -> dict[str, Any]:
+    """A report as the JVM has it: a client's has offsets as text, and no sum of rows."""
+    sources = [{**source, "endOffset": _parsed(source["endOffset"])} for source in report["sources"]]
+    return {**report, "sources": sources, "numInputRows": sum(source["numInputRows"] for source in sources)}
+
+
+def _parsed(offset: Any) -> Any:
+    with contextlib.suppress(ValueError, TypeError):
+        return json.loads(offset)
+    return offset
 
 
 def _absent(what: str, do: str) -> NoReturn:

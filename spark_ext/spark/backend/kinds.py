@@ -34,8 +34,8 @@ def refuse_connect_requests(conf: Mapping[str, str]) -> None:
                 f"{name} asks for Spark Connect",
                 operator="the Spark session",
                 kept="nothing was started",
-                do="leave it out, in a process of its own if this one has a session of Spark Connect: jobs need a "
-                "classic session, whose JVM belongs to the driver",
+                do="pass the server's address, session(remote='sc://...'), or leave it out, in a process of its own if "
+                "this one has a session of Spark Connect",
             )
 
 
@@ -55,11 +55,8 @@ def is_connect(spark: object) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def require_classic(spark: object, who: str, *, kept: str, otherwise: str = "") -> None:
-    """Raise an error if a session, or something that was made with one, is of Spark Connect.
-
-    What is not Spark's passes. `otherwise` is a further way to proceed.
-    """
+def require_classic(spark: object, who: str, *, kept: str) -> None:
+    """Raise an error if a session, or something that was made with one, is of Spark Connect."""
     if is_connect(spark):
         name = type(spark).__name__
         what = "session" if name == "SparkSession" else name
@@ -67,7 +64,6 @@ def require_classic(spark: object, who: str, *, kept: str, otherwise: str = "") 
             f"this is a Spark Connect {what}",
             operator=who,
             kept=kept,
-            do="use a classic session, such as that of spark_ext.session(): jobs read Spark's plans and logs in the "
-            "driver's own JVM (on Databricks: compute in dedicated access mode, not standard, not serverless)"
-            f"{otherwise}",
+            do="use a classic session, such as that of spark_ext.session(): this reads Spark's plans and events in the "
+            "driver's own JVM (on Databricks: compute in dedicated access mode, not standard, not serverless)",
         )
