@@ -81,12 +81,6 @@ def test_what_is_no_writer_is_refused(given: Any, words: str) -> None:
     assert "df.writeStream" in refused.value.do
 
 
-def test_a_writer_of_spark_connect_is_refused() -> None:
-    from_connect = type("DataStreamWriter", (), {"__module__": "pyspark.sql.connect.streaming.readwriter"})
-    with pytest.raises(ConfigurationError, match="Spark Connect"):
-        check_writer(from_connect(), "q")
-
-
 def refused(lab: JobHarness, writer: Any, **added: Any) -> ConfigurationError:
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
     with pytest.raises(ConfigurationError) as error:

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_ext.ledger import Ledger
-from spark_ext.ledger.schema import JobRow
+from spark_ext.ledger.schema import IncidentRow, JobRow
 from tests.servers.connect import client_environment, connect_server
 from tests.support.processes import Tree
 from tests.support.waiting import until
@@ -65,6 +65,14 @@ def test_windows_to_the_end_and_a_second_run_that_reads_nothing(remote: str, tmp
     second = run(remote, tmp_path)
     assert second == {"state": "FINISHED", "rows": {"windows": 0, "copy": 0}, "epochs": 0}
     assert windows(tmp_path) == expected(tmp_path)
+
+
+def test_a_query_that_fails_is_started_again(remote: str, tmp_path: Path) -> None:
+    found = run(remote, tmp_path, "flaky")
+    assert found["state"] == "FINISHED" and (tmp_path / "failed").exists()
+    assert windows(tmp_path) == expected(tmp_path)
+    table = Ledger(str(tmp_path / "state")).table(IncidentRow)
+    assert [row.labels["type"] for row in table.rows() if row.type == "failure"] == ["NETWORK"]
 
 
 def test_until_now_ends_with_what_is_there_and_goes_on(remote: str, tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ DRIVER: Final[Names] = {
         "pyspark.sql.connect.client.core.SparkConnectClient": "_analyze",
         "pyspark.sql.connect.dataframe.DataFrame": "_plan _session",
         "pyspark.sql.connect.plan.LogicalPlan": "_child plan",
-        "pyspark.sql.connect.plan.WriteStreamOperation": "write_op",
         "pyspark.sql.connect.session.SparkSession": "client is_stopped session_id",
         "pyspark.sql.connect.streaming.readwriter.DataStreamWriter": "_write_proto _write_stream",
     },

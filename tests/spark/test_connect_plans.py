@@ -1,0 +1,89 @@
+"""What is read from, and added to, the plans and messages of a client of Spark Connect; no server answers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc_status", reason="pip install 'pyspark[connect]'")
+
+from pyspark.sql.connect import functions as F
+from pyspark.sql.connect.streaming.readwriter import DataStreamReader
+
+from spark_ext.spark.backend.connect import CONNECT
+from spark_ext.worker_internals import encoded_properties
+
+SESSION: Any = SimpleNamespace(client=SimpleNamespace(), session_id="s")
+
+
+def frame(uid: str, **options: str) -> Any:
+    return (
+        DataStreamReader(SESSION).format("datagen").options(uid=uid, **options).schema("id long, ts timestamp").load()
+    )
+
+
+def test_sources_have_their_options_with_keys_in_lower_case() -> None:
+    (found,) = CONNECT.sources(frame("in", rowsOf="3").select("id"))
+    assert (found.format, found.uid, found.options) == ("datagen", "in", {"uid": "in", "rowsof": "3"})
+
+
+def test_a_source_counts_as_often_as_it_occurs() -> None:
+    rows = frame("a").union(frame("b")).union(frame("a"))
+    assert [one.uid for one in CONNECT.sources(rows)] == ["a", "b", "a"]
+
+
+def test_watermarks_have_the_sources_below_them() -> None:
+    below = frame("a").withWatermark("ts", "1 minute").union(frame("b"))
+    outer, inner = CONNECT.watermarks(below.withWatermark("ts", "2 minutes"))
+    assert ([one.uid for one in outer.sources], [one.uid for one in inner.sources]) == (["b"], ["a"])
+    assert inner.column == "ts"
+
+
+def test_state_depends_on_keys_and_aggregates_alone() -> None:
+    def states(rows: Any, delay: str) -> tuple[str, ...]:
+        counted = rows.withWatermark("ts", delay).where("id > 1").groupBy(F.window("ts", "1 day"))
+        return CONNECT.stateful_operators(counted.agg(F.count("id").alias("n")))
+
+    assert states(frame("a"), "1 hour") == states(frame("b"), "2 hours") == (states(frame("a"), "1 hour")[0],)
+    other = frame("a").withWatermark("ts", "1 hour").groupBy(F.window("ts", "1 day")).agg(F.sum("id").alias("n"))
+    assert CONNECT.stateful_operators(other) != states(frame("a"), "1 hour")
+
+
+@pytest.mark.parametrize(
+    ("given", "trigger"),
+    [
+        ({"processingTime": "0 seconds"}, "ProcessingTimeTrigger(0)"),
+        ({"processingTime": "10 seconds"}, "ProcessingTimeTrigger(10 seconds)"),
+        ({"availableNow": True}, "AvailableNowTrigger"),
+        ({"once": True}, "OneTimeTrigger"),
+    ],
+)
+def test_a_writer_s_trigger_is_named_as_spark_prints_it(given: dict[str, Any], trigger: str) -> None:
+    assert CONNECT.target(frame("a").writeStream.format("delta_2pc").trigger(**given)).trigger == trigger
+
+
+def test_a_copy_of_a_writer_is_independent() -> None:
+    writer = frame("a").writeStream.format("delta_2pc").options(uid="out", Path="p").partitionBy("id")
+    copy = CONNECT.copy(writer)
+    CONNECT.remove_option(copy.queryName("q"), "path")
+    assert CONNECT.target(writer).options == {"uid": "out", "path": "p"}
+    assert CONNECT.target(copy).options == {"uid": "out", "queryname": "q"}
+    assert CONNECT.target(copy).partitioning == ("id",)
+    assert CONNECT.target(copy).trigger == "ProcessingTimeTrigger(0)"
+    assert CONNECT.target(copy).output_mode == "Append"
+
+
+def test_our_sources_and_sink_get_options_and_others_do_not() -> None:
+    rate = DataStreamReader(SESSION).format("rate").load().selectExpr("value AS id", "timestamp AS ts")
+    writer = frame("a").union(rate).writeStream.format("delta_2pc").options(uid="out")
+    made = CONNECT.for_workers(writer, {"spark_ext.workers": "{}"}, lambda name: name != "rate")
+    ours, rates = CONNECT.sources(CONNECT.frame(made))
+    assert ours.options == {"uid": "a", "spark_ext.workers": "{}"} and rates.options == {}
+    assert CONNECT.target(made).options == {"uid": "out", "spark_ext.workers": "{}"}
+    assert [dict(one.options) for one in CONNECT.sources(CONNECT.frame(writer))] == [{"uid": "a"}, {}]
+
+
+def test_a_tag_has_no_comma() -> None:
+    assert "," not in encoded_properties({"spark_ext.query": "a,b"})
