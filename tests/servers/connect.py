@@ -1,7 +1,5 @@
 """A server of Spark Connect, on 127.0.0.1; jobs run in clients, which are processes of their own."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

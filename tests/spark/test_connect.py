@@ -1,7 +1,5 @@
 """Jobs over Spark Connect: one server for the file, and clients that are processes of their own, without a JVM."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

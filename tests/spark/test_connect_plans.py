@@ -1,7 +1,5 @@
 """What is read from, and added to, the plans and messages of a client of Spark Connect; no server answers."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

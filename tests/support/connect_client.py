@@ -3,8 +3,6 @@
 Prints the result, as JSON, in its last line.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -30,6 +30,7 @@ DRIVER: Final[Names] = {
     },
     "rescale": {"pyspark.sql.session.SparkSession": "_streamingCheckpointManager"},
     "Spark Connect": {
+        "pyspark.sql.connect.proto": "Plan",
         "pyspark.errors.exceptions.connect.SparkConnectGrpcException": "_stacktrace",
         "pyspark.sql.connect.client.core.SparkConnectClient": "_analyze",
         "pyspark.sql.connect.dataframe.DataFrame": "_plan _session",
