@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache, lru_cache, partial
 from inspect import signature
 from typing import IO, TYPE_CHECKING, Any, Final, cast
@@ -134,6 +136,8 @@ def _of_tags(tags: str) -> Mapping[str, str]:
 
 _HANDLER: Final = "handle_worker_exception"  # passes a failure on to the JVM as text
 
+_STREAM: Final = "outfile"  # its parameter for the stream to the JVM
+
 # Modules that have the handler under its name, once they are imported.
 _IMPORTERS: Final = (
     "pyspark.util",
@@ -156,16 +160,17 @@ def extend_failures(text_of: Callable[[BaseException], str]) -> None:
     from pyspark import util
 
     shipped = _handler or getattr(util, _HANDLER, None)
-    if shipped is None:
+    if shipped is None or not _has(shipped, _STREAM):
         return
     _handler = as_shipped = shipped
+    expected = signature(as_shipped)
 
-    def handle_worker_exception(e: BaseException, outfile: IO[bytes], *others: Any, **named: Any) -> None:
-        try:
-            text = text_of(e)
-        except Exception:
-            text = ""
-        as_shipped(e, cast("IO[Any]", _Extended(outfile, text)) if text else outfile, *others, **named)
+    def handle_worker_exception(*args: Any, **named: Any) -> None:
+        given = expected.bind(*args, **named)
+        with suppress(Exception):
+            if text := text_of(args[0]):
+                given.arguments[_STREAM] = _Extended(given.arguments[_STREAM], text)
+        as_shipped(*given.args, **given.kwargs)
 
     for name in _IMPORTERS:
         module = sys.modules.get(name)
@@ -206,6 +211,7 @@ def before_each_task(action: Callable[[], None]) -> None:
 
 # Functions of `pyspark.worker` that return function, profiler, deserializer and serializer of a task.
 _GIVERS: Final = ("read_udfs", "read_udtf")
+_READ_AHEAD: Final = "SPARK_PIPELINED_UDF"  # set in the environment of workers
 _PROCESSING: Final = "processing_time_ms"  # a parameter of `report_times`
 _waited = 0.0  # in this task so far, s
 
@@ -242,7 +248,8 @@ def _with_timed_streams(giver: Callable[..., Any], wanted: Callable[[], bool]) -
         global _waited
         _waited = 0.0
         made = giver(*args, **named)
-        if not (isinstance(made, tuple) and len(made) == 4 and wanted()):
+        # Rows that 4.3 reads ahead, on a thread of its own, are not waited for alone.
+        if not (isinstance(made, tuple) and len(made) == 4 and wanted()) or os.environ.get(_READ_AHEAD) == "1":
             return made
         function, profiler, deserializer, serializer = made
         return function, profiler, _TimedSerializer(deserializer), _TimedSerializer(serializer)

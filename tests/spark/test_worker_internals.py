@@ -2,6 +2,8 @@
 
 import inspect
 import io
+import re
+import sys
 import time
 from typing import IO, Any
 
@@ -17,10 +19,11 @@ NEWEST = pytest.mark.skipif("processing_time_ms" not in inspect.signature(worker
 @NEWEST
 def test_the_worker_has_the_expected_serializers_and_times() -> None:
     # `main` looks these functions up when it runs, so that another one can be put in their place before.
-    source = inspect.getsource(worker.main)
+    source = inspect.getsource(getattr(worker, "invoke_udf", worker.main))  # 4.3 has taken it out of `main`
     assert "func, profiler, deserializer, serializer = read_udtf(" in source
     assert "func, profiler, deserializer, serializer = read_udfs(" in source
-    assert "deserializer.load_stream(infile)" in source and "serializer.dump_stream(out_iter, outfile)" in source
+    assert re.search(r"deserializer\.load_stream\((infile|input_data_stream)\)", source)
+    assert "serializer.dump_stream(out_iter, outfile)" in source
     assert "report_times(outfile, boot_time, init_time, finish_time, processing_time_ms)" in source
     assert list(inspect.signature(worker.report_times).parameters)[-1] == "processing_time_ms"
 
@@ -51,6 +54,16 @@ class Bytes:
             stream.write(row)
 
 
+def test_rows_that_another_thread_reads_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ("function", None, Bytes(), Bytes())
+    monkeypatch.setattr(worker, "read_udfs", lambda *_: given)
+    monkeypatch.setattr(worker, "read_udtf", lambda *_: given)
+    monkeypatch.setattr(worker, "report_times", worker.report_times)
+    monkeypatch.setenv("SPARK_PIPELINED_UDF", "1")
+    report_without_waiting(lambda: True)
+    assert worker.read_udfs(None, None) is given  # type: ignore[call-arg]
+
+
 @pytest.mark.core
 @pytest.mark.slow(0.7, "the time that is waited is what it measures")
 @pytest.mark.parametrize("wanted", [True, False])
@@ -79,6 +92,36 @@ def test_waiting_for_rows_and_for_room_is_not_the_users_time(monkeypatch: pytest
         assert reported[0] <= 4_650 and reported[1] == 0
 
 
+PROGRAMS = {
+    "worker": "pyspark.worker",
+    "planner": "pyspark.sql.streaming.python_streaming_source_runner",
+    "committer": "pyspark.sql.worker.utils",
+    "committer of 4.0 and 4.1": "pyspark.sql.worker.python_streaming_sink_runner",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_failure_passes_through_a_changed_handler(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """As Spark's program has it, with one parameter more in front of the stream, and one behind it."""
+    program = pytest.importorskip(name)
+    written: list[tuple[object, ...]] = []
+
+    def handler(e: BaseException, more: int, outfile: IO[bytes], hide: bool = False, *, last: int) -> None:
+        written.append((e, more, hide, last))
+        for part in (b"\xff\xff\xff\xfe", b"\x00\x00\x00\x02", b"no"):
+            outfile.write(part)
+
+    monkeypatch.setattr(worker_internals, "_handler", None)
+    monkeypatch.setattr(util, "handle_worker_exception", handler)
+    monkeypatch.setattr(program, "handle_worker_exception", handler, raising=False)
+    monkeypatch.setitem(sys.modules, "__main__", program)  # as Spark starts it
+    extend_failures(lambda error: " good")
+    out, failure = io.BytesIO(), ValueError()
+    program.handle_worker_exception(failure, 7, out, True, last=8)
+    assert written == [(failure, 7, True, 8)]
+    assert out.getvalue() == b"\xff\xff\xff\xfe\x00\x00\x00\x07no good"
+
+
 def test_a_worker_of_another_patch_release_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each function that is replaced has one parameter more, or is gone."""
     called: list[tuple[str, tuple[object, ...]]] = []
@@ -90,7 +133,11 @@ def test_a_worker_of_another_patch_release_runs(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(worker, "report_times", times)
     monkeypatch.setattr(worker, "setup_broadcasts", lambda *given: called.append(("broadcasts", given)))
     monkeypatch.setattr(worker, "read_udfs", lambda *given: ("function", None, Bytes(), Bytes(), "more"))
-    monkeypatch.setattr(util, "handle_worker_exception", lambda *given: called.append(("failed", given[2:])))
+
+    def failed(e: BaseException, outfile: object, hide: bool, more: str) -> None:
+        called.append(("failed", (hide, more)))
+
+    monkeypatch.setattr(util, "handle_worker_exception", failed)
     monkeypatch.setattr(worker, "handle_worker_exception", util.handle_worker_exception)
     report_without_waiting(lambda: True)
     before_each_task(lambda: called.append(("task", ())))
