@@ -42,8 +42,11 @@ class SinkQueryContract:
         def query() -> list[tuple[int, int]]:
             """Run to the end; returns the epochs that had rows, each with their number."""
             stream = _into(target, _rows(spark, 60)).option("checkpointLocation", str(checkpoint))
-            run = stream.trigger(availableNow=True).start()
-            run.awaitTermination()
+            run = stream.start()
+            try:
+                run.processAllAvailable()
+            finally:
+                run.stop()
             return [(seen["batchId"], seen["numInputRows"]) for seen in run.recentProgress if seen["numInputRows"]]
 
         first = query()

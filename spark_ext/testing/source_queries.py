@@ -43,7 +43,11 @@ class SourceQueryContract:
                 seen[epoch] = sorted(repr(row) for row in rows.toLocalIterator())
 
             stream = _stream(world, spark).writeStream.foreachBatch(see)
-            stream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+            run = stream.option("checkpointLocation", str(checkpoint)).start()
+            try:
+                run.processAllAvailable()
+            finally:
+                run.stop()
             return {epoch: rows for epoch, rows in seen.items() if rows}
 
         first = query()
