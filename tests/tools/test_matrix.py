@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from uv import find_uv_bin
 
-from spark_ext.spark.capabilities import capabilities, release_of
+from spark_ext.spark.capabilities import PREFERRED, VERSIONS, capabilities, release_of
 from tests.support import pages
 from tools import matrix
 from tools.matrix import Counts
@@ -80,6 +81,23 @@ def test_the_table_has_columns() -> None:
     assert matrix.table([("a", "b"), ("long", "1")]) == "| a    | b |\n| ---- | - |\n| long | 1 |"
 
 
+def test_rows_of_the_page_are_replaced_by_their_environment() -> None:
+    head = ("Python", "libraries", "passed")
+    page = matrix.with_rows("# A\n\n## The matrix\n\nAbout it.\n\n## B\n", [head, ("3.11.2", "spark-4.1", "7")])
+    assert page == (
+        "# A\n\n## The matrix\n\nAbout it.\n\n| Python | libraries | passed |\n| ------ | --------- | ------ |\n"
+        "| 3.11.2 | spark-4.1 | 7      |\n\n## B\n"
+    )
+    page = matrix.with_rows(page, [head, ("3.11.2", "spark-4.0", "8")])
+    assert matrix.with_rows(page, [head, ("3.11.2", "spark-4.1", "9")]) == page.replace("| 7 ", "| 9 ")
+    assert page.index("spark-4.0") < page.index("spark-4.1") and page.endswith(" |\n\n## B\n")
+
+
+def test_the_slice_of_versions_has_each_that_the_gate_lacks() -> None:
+    files = {file.stem.removeprefix("test_spark_") for file in (ROOT / "tests" / "versions").glob("test_*.py")}
+    assert files == {f"{major}_{minor}" for major, minor in VERSIONS.keys() - {PREFERRED}}
+
+
 def test_the_page_of_versions_says_what_pyproject_says() -> None:
     known = project()
     page = pages.read("supported-versions")
@@ -101,15 +119,7 @@ def test_the_page_of_versions_says_what_pyproject_says() -> None:
 def test_the_extra_brings_a_delta_that_has_a_jar(spark: str) -> None:
     """Delta's own requirements have no upper bound that would say so."""
     asked = f"pyspark=={spark}.*\nspark-ext[spark] @ {ROOT.as_uri()}\n"
-    command = [
-        str(Path(sys.executable).with_name("uv")),
-        "pip",
-        "compile",
-        "--quiet",
-        "--no-header",
-        "--no-annotate",
-        "-",
-    ]
+    command = [find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--no-annotate", "-"]
     found = subprocess.run(command, input=asked, capture_output=True, text=True, check=True).stdout
     (delta,) = re.findall(r"^delta-spark==(\S+)$", found, re.MULTILINE)
     assert release_of(delta) in capabilities(spark).delta
