@@ -118,7 +118,7 @@ def registrations(
             begun=context.begun.get(spec.uid, context.incarnation.number),
             passed=passed,
             rebuild=spec.rebuild,
-            until_now=context.until is not None,
+            until_now=context.until is not None or spec.available_now,
             samples=context.settings.monitor_interval > 0,
             lag_ms=context.settings.lag_interval if role == "source" else 0,
             writes=writes if role == "source" else (),
