@@ -16,6 +16,7 @@ from spark_ext.spark.backend import plans, state
 from spark_ext.spark.backend.contract import FILE_MANAGER, OwnEnd, WriterTarget, evolution_name, evolves, local_files
 from spark_ext.spark.backend.diagnosis import Diagnosis, of_jvm
 from spark_ext.spark.backend.listeners import listening
+from spark_ext.spark.backend.missing import all_by_name, missing_name
 from spark_ext.spark.backend.state import accessible, field
 from spark_ext.spark.capabilities import capabilities
 
@@ -34,6 +35,7 @@ _QUERY_ID: Final = "sql.streaming.queryId"  # local property that Spark sets on 
 _ENDING: Final = ("AvailableNowTrigger", "OneTimeTrigger")  # triggers with which a query ends by itself
 
 
+@all_by_name
 class _Classic:
     """See `Backend`."""
 
@@ -170,7 +172,12 @@ class _Classic:
 
     @contextlib.contextmanager
     def with_local_files(self, spark: SparkSession, root: str, allowed: Callable[[str | None], bool]) -> Iterator[None]:
-        with listening(spark, _LocalFiles(spark, root, allowed)):
+        files = _LocalFiles(spark, root, allowed)
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(listening(spark, files))
+            except Exception as problem:
+                files.warn(problem)
             yield
 
     def checkpoint(self, query: StreamingQuery) -> str:
@@ -185,10 +192,15 @@ class _Classic:
             found.append(str(reports[index].json()))
         return found[::-1]
 
-    def own_end(self, query: StreamingQuery) -> OwnEnd:
-        execution = query._jsq.streamingQuery()
-        executor = str(execution.triggerExecutor().getClass().getSimpleName())
-        return OwnEnd(bool(execution.noNewData()), executor == "SingleBatchExecutor")
+    def own_end(self, query: StreamingQuery) -> OwnEnd | None:
+        try:
+            execution = query._jsq.streamingQuery()
+            executor = str(execution.triggerExecutor().getClass().getSimpleName())
+            return OwnEnd(bool(execution.noNewData()), executor == "SingleBatchExecutor")
+        except Exception as problem:
+            if missing_name(problem) is None:
+                raise
+            return None
 
     def ends_by_itself(self, query: StreamingQuery) -> bool:
         return str(query._jsq.streamingQuery().trigger().toString()).startswith(_ENDING)
@@ -242,10 +254,15 @@ class _LocalFiles:
             if str(execution.resolvedCheckpointRoot()) == self._root:
                 clone = execution.sparkSessionForStream()
                 if self._allowed(clone.sessionState().newHadoopConf().get(FILE_MANAGER)):
+                    if not CLASSIC.has_class(self._spark, local_files()):
+                        raise LookupError(f"the installed Spark has no {local_files()}")
                     clone.conf().set(FILE_MANAGER, local_files())
                     self._replace_logs(execution, clone)
         except Exception as problem:
-            log.warning("the files of %s are written in Spark's own way, which is slower: %s", self._root, problem)
+            self.warn(problem)
+
+    def warn(self, problem: Exception) -> None:
+        log.warning("the files of %s are written in Spark's own way, which is slower: %s", self._root, problem)
 
     def _replace_logs(self, execution: Any, clone: Any) -> None:
         # Spark has made its two logs before anybody could reach the clone; those of asynchronous progress are left.

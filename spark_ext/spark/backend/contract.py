@@ -128,14 +128,15 @@ class Backend(Protocol):
     def watermarks(self, df: DataFrame) -> tuple[Watermark, ...]:
         """The watermark operators of a DataFrame's analyzed plan, outermost first."""
 
-    def stateful_operators(self, df: DataFrame) -> tuple[str, ...]:
+    def stateful_operators(self, df: DataFrame) -> tuple[str, ...] | None:
         """The operators of a DataFrame's analyzed plan that keep state, each with what its state depends on.
 
         That is keys, aggregates, windows and conditions, down to the columns of the sources: what a projection below
         computes stands in place of its column's name. Filters, and what is done with the results, are not part of it.
         Spark draws ids and seeds for each plan, so they are left out; its optimizer has no part in the analyzed plan.
 
-        In the order in which Spark numbers their state, or its reverse: for comparison with another plan.
+        In the order in which Spark numbers their state, or its reverse: for comparison with another plan. None if the
+        installed Spark lacks a name that this needs; a warning says so.
         """
 
     def target(self, writer: DataStreamWriter) -> WriterTarget:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from spark_ext.errors import EnvironmentProblem
+from spark_ext.spark.backend.missing import all_by_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,13 +70,20 @@ class Diagnosis(Protocol):
         """Switch off Spark's own logging, for a program that reports failures itself and would show each twice."""
 
 
+@all_by_name
 class _JvmDiagnosis:
     """That of a classic session. See `Diagnosis`."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._jvm: Any = spark.sparkContext._jvm
-        self._context: Any = spark.sparkContext._jsc.sc()
+
+    @cached_property
+    def _jvm(self) -> Any:
+        return self._spark.sparkContext._jvm
+
+    @cached_property
+    def _context(self) -> Any:
+        return self._spark.sparkContext._jsc.sc()
 
     @cached_property
     def _store(self) -> Any:

@@ -160,8 +160,9 @@ class _Reader:
             return "", str(throwable.getSQLState() or ""), ""
         if not is_instance_of(self._gateway, throwable, "org.apache.spark.SparkThrowable"):
             return "", "", ""
-        condition, state = self._conditions(throwable)
-        context = ""
+        condition = state = context = ""
+        with contextlib.suppress(Exception):
+            condition, state = self._conditions(throwable)
         with contextlib.suppress(Exception):
             contexts = list(throwable.getQueryContext())
             context = "; ".join(str(one.summary()).strip() for one in contexts[:2])

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQueryManager
 
+from spark_ext.spark.backend.missing import by_name
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -78,6 +80,7 @@ class _Events:
         implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
 
 
+@by_name
 def wrapped(events: QueryEvents) -> Any:
     """A listener as an object of the JVM."""
     from pyspark import SparkContext

@@ -7,11 +7,15 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_ext.masking import logger
 from spark_ext.model.end_of_input import FORMAT as END_OF_INPUT
 from spark_ext.spark.backend.contract import PlanSource, Watermark
+from spark_ext.spark.backend.missing import missing_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+log = logger("spark_ext.job")
 
 
 def sources(df: DataFrame) -> tuple[PlanSource, ...]:
@@ -62,8 +66,19 @@ _STATEFUL: Final = {
 }
 
 
-def stateful_operators(df: DataFrame) -> tuple[str, ...]:
+def stateful_operators(df: DataFrame) -> tuple[str, ...] | None:
     """See `Backend.stateful_operators`."""
+    try:
+        return _stateful_operators(df)
+    except Exception as problem:
+        name = missing_name(problem)
+        if name is None:
+            raise
+        log.warning("a change of what state depends on is not noticed: the installed Spark has no '%s' for it", name)
+        return None
+
+
+def _stateful_operators(df: DataFrame) -> tuple[str, ...]:
     nodes: list[Any] = []
     found: list[tuple[Any, Any]] = []
     left = [(_analyzed(df), None)]

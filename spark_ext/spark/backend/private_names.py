@@ -82,7 +82,7 @@ JVM: Final[Names] = {
         f"{_LOGICAL}.Aggregate": "aggregateExpressions groupingExpressions",
         f"{_LOGICAL}.CTERelationDef": "child id",
         f"{_LOGICAL}.CTERelationRef": "cteId",
-        f"{_LOGICAL}.Deduplicate": "child keys",
+        f"{_LOGICAL}.Deduplicate": "keys",
         f"{_LOGICAL}.DeduplicateWithinWatermark": "child keys",
         f"{_LOGICAL}.Distinct": "child",
         f"{_LOGICAL}.Expand": "projections",

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from spark_ext.spark.backend.missing import by_name
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -24,12 +26,14 @@ print("jars=" + str(launch_gateway().jvm.java.lang.System.getProperty("spark.jar
 """
 
 
+@by_name
 def has_jvm() -> bool:
     """Whether this process has a JVM, or was started by one. Does not import pyspark, which takes longer than this."""
     core = sys.modules.get("pyspark.core.context")  # not imported: this process has started no JVM
     return _GATEWAY in os.environ or (core is not None and core.SparkContext._gateway is not None)
 
 
+@by_name
 def installed_home() -> Path:
     """The directory of the installed pyspark's Spark, or SPARK_HOME."""
     from pyspark.find_spark_home import _find_spark_home
@@ -37,6 +41,7 @@ def installed_home() -> Path:
     return Path(_find_spark_home())
 
 
+@by_name
 def submitted_settings() -> dict[str, str]:
     """Settings of the JVM that has started this program: those of the command line and of its file of defaults.
 
@@ -70,6 +75,7 @@ def _of_arguments(arguments: str) -> str | None:
     return found.master or settings.get(_MASTER)
 
 
+@by_name
 def session() -> SparkSession | None:
     """The active session of the calling thread, or else the first of this process; None: it has none."""
     from pyspark.sql import SparkSession
@@ -77,6 +83,7 @@ def session() -> SparkSession | None:
     return SparkSession.getActiveSession() or SparkSession._instantiatedSession
 
 
+@by_name
 def local_property(name: str) -> str | None:
     """A local property of the calling thread; None if it has none, or Spark does not run."""
     from pyspark import SparkContext

@@ -24,6 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.masking import logger
+from spark_ext.spark.backend.missing import all_by_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,6 +59,7 @@ class StateVersion:
         return f"{self.number}_{self.unique_id}.zip"
 
 
+@all_by_name
 class StateFiles:
     """What RocksDB state stores keep in their folders, each a path or URI."""
 
