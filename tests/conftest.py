@@ -9,9 +9,11 @@ import hypothesis
 import pytest
 from pyspark.sql import SparkSession
 
+import spark_ext as sx
 from spark_ext import masking
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.spark.backend.contract import FILE_MANAGER, local_files
+from spark_ext.spark.backend.kinds import is_connect
 from tests.support import cheap_jvm
 
 # How long an example takes says nothing on a busy machine. The profile `ci` draws the same examples each time.
@@ -33,12 +35,26 @@ def secrets_of_one_test() -> Iterator[None]:
     masking.forget()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--remote", action="store_true", help="let `spark` be a session of Spark Connect")
+
+
 @pytest.fixture(scope="session")
-def spark_of_process() -> Iterator[SparkSession]:
+def spark_of_process(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
     """The one Spark session of a test process; tests ask for `spark`, which also cleans up after them."""
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
     # As jobs do for their own queries: also for those outside of a job, and for the files of each start.
     conf[FILE_MANAGER] = local_files()
+    if request.config.getoption("remote"):
+        from tests.servers.connect import connect_server
+
+        with connect_server(tmp_path_factory.mktemp("connect") / "log", conf) as address:
+            client = sx.session("spark-ext-tests", remote=address, conf={"spark.sql.shuffle.partitions": "2"})
+            yield client
+            client.stop()
+        return
     session = cheap_jvm.session("spark-ext-tests", conf)
     yield session
     session.stop()
@@ -53,6 +69,19 @@ def spark(spark_of_process: SparkSession, request: pytest.FixtureRequest) -> Ite
     from tests.support.validation import validated_jobs
 
     session = spark_of_process
+    if is_connect(session):
+        before = dict(session.conf.getAll)
+        try:
+            with validated_jobs(request.node):
+                yield session
+        finally:
+            for query in session.streams.active:
+                query.stop()
+            for table in session.catalog.listTables():
+                if table.isTemporary:
+                    session.catalog.dropTempView(table.name)
+            _put_back(session, before, dict(session.conf.getAll))
+        return
     # Java's own maps and lists: Python's copies of them, and a Spark job for the views, would cost each test 0.1 s.
     java = session._jsparkSession
     before = java.conf().getAllAsJava()

@@ -356,7 +356,7 @@ class Observation:
             self._reason = self._reason or "Spark was stopped"
             return
         operator = f"job '{self._context.job}'"
-        lost = lost_spark(problem, operator, self._jvm_pid, lambda: self._backend.is_stopped(self._spark))
+        lost = lost_spark(problem, operator, self._spark, self._jvm_pid)
         if lost is None:
             log.info("Observer '%s': Spark does not answer: %s", self._context.job, problem)
             return

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
-
-import psutil
 
 from spark_ext.control import current, emitted
 from spark_ext.errors import SparkLostError
@@ -17,8 +14,7 @@ from spark_ext.model.execution import Phase
 from spark_ext.model.identity import OPTION
 from spark_ext.queries import operators
 from spark_ext.queries.describe_failure import SparkFailure
-from spark_ext.spark.backend.contract import OwnEnd
-from spark_ext.spark.backend.failures import is_lost_connection
+from spark_ext.spark.backend.contract import Loss, OwnEnd
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.capabilities import capabilities
 from spark_ext.spark.logs.checkpoint_directory import cheap_files, clear_drafts, clear_unfinished, enter
@@ -30,6 +26,7 @@ from spark_ext.spark.watching import attendance, worker_daemon
 from spark_ext.spark.watching.query_events import Hint, hints_of
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from spark_ext.model.offsets import LoggedOffsets
@@ -41,7 +38,6 @@ _MAINTENANCE: Final = "spark.sql.streaming.stateStore.maintenanceInterval"  # of
 
 _MAINTENANCE_OF_SHORT_RUNS: Final = "5s"  # shorter than such a run, or its state would grow from run to run
 
-_DIES_WITHIN: Final = 2.0  # how long a JVM whose connections have broken may take to be gone, s
 _NO_DATA: Final = "Waiting for data to arrive"  # Spark's status of a query whose sources have nothing new
 _LOOK_EVERY_S: Final = 0.05
 _KEPT: Final = "all committed epochs, and the ledger"
@@ -214,7 +210,7 @@ class SparkQuery:
     def _named(self, failure: BaseException) -> BaseException:
         """The failure with what is known of it, read while Spark is there; or that Spark is not there any more."""
         context, query = self._context, self._spec.uid
-        lost = lost_spark(failure, context.operator(query), self._pid, lambda: self._backend.is_stopped(self._session))
+        lost = lost_spark(failure, context.operator(query), self._session, self._pid)
         return lost or SparkFailure.of(
             failure, context.classifier, job=context.job, query=query, epoch=self._committed() + 1
         )
@@ -307,43 +303,17 @@ class SparkQuery:
         return hints_of(self._backend.recent_progress(self._query, after))
 
 
-def lost_spark(
-    failure: BaseException, operator: str, pid: int | None, stopped: Callable[[], bool]
-) -> SparkLostError | None:
+def lost_spark(failure: BaseException, operator: str, spark: SparkSession, pid: int | None) -> SparkLostError | None:
     """The error of a query that has failed because Spark has gone; None if Spark is there.
 
-    Its JVM has died, or this process has stopped its session: nothing can be restarted in such a process. Takes up to
-    two seconds, and only when the connection to the JVM has failed. The JVM's pid may be unknown.
+    Its JVM or server has died, or this process has stopped its session: nothing can be restarted in such a process.
+    For `pid` see `Backend.lost`.
     """
-    if stopped():
-        return SparkLostError(
+    backend = backend_of(spark)
+    lost = backend.lost(spark, failure, pid)
+    if lost is None and backend.is_stopped(spark):
+        lost = Loss(
             "the Spark session was stopped while the job was running",
-            operator=operator,
-            kept=_KEPT,
-            do="stop the job with job.stop() before the session; a further run, with a new session, continues",
+            "stop the job with job.stop() before the session; a further run, with a new session, continues",
         )
-    if pid is None or not is_lost_connection(failure) or not _dies(pid):
-        return None
-    return SparkLostError(
-        f"Spark's JVM, process {pid}, has died",
-        operator=operator,
-        kept=_KEPT,
-        do="look for the cause: the system's log for the out-of-memory killer, hs_err_pid*.log for a crash; then start "
-        "the program again: the job continues",
-    )
-
-
-def _dies(pid: int) -> bool:
-    by = time.monotonic() + _DIES_WITHIN
-    while _lives(pid):
-        if time.monotonic() > by:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.NoSuchProcess:
-        return False
+    return None if lost is None else SparkLostError(lost.what, operator=operator, kept=_KEPT, do=lost.do)

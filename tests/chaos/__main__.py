@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -10,14 +11,16 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.chaos import follow, history
-from tests.chaos.commands import end_on_sigterm, workplace
+from tests.chaos.commands import REMOTE, end_on_sigterm, workplace
 from tests.chaos.harness import Report, Say, Target, kills_at_steps, random_kills, undisturbed
 from tests.chaos.outlets import OUTLETS
-from tests.chaos.scenario import Scenario, actions, compact, diamond, flights
+from tests.chaos.scenario import Scenario, actions, compact, diamond, flights, remote_flights
 from tests.chaos.sinks import chaos, summary
+from tests.servers.connect import ConnectServer
 from tests.support.cluster import Cluster
 
 KINDS = ("driver", "worker", "executor", "jvm", "all")
+REMOTE_KINDS = ("driver", "server", "executor", "worker")  # of a job in clients of Spark Connect
 
 
 def main(
@@ -25,6 +28,9 @@ def main(
     targets: Annotated[
         str, typer.Option(help=f"what is killed, comma-separated; one or more of: {', '.join(KINDS)}")
     ] = ("driver,worker,executor"),
+    remote: Annotated[
+        bool, typer.Option(help=f"flights or compact in clients of Spark Connect: {', '.join(REMOTE_KINDS)}")
+    ] = False,
     seed: Annotated[int, typer.Option(help="random seed; determines the order of events")] = 1,
     job: Annotated[str, typer.Option(help="flights, compact, diamond, history or follow")] = "flights",
     sink: Annotated[
@@ -53,21 +59,24 @@ def main(
                 (history if job == "history" else follow).chaos(folder, kills=kills, seed=seed, say=say), console
             )
         else:
-            chosen = _targets(targets)
+            chosen = _targets(targets, REMOTE_KINDS if remote else KINDS)
             scenarios = {"flights": lambda: flights(data.resolve()), "compact": compact, "diamond": diamond}
             if job not in scenarios:
                 raise typer.BadParameter(f"unknown job '{job}'; choose {', '.join(scenarios)}, history or follow")
-            reports = _job(scenarios[job](), folder, say, kills, chosen, seed, per_round, actions(job) if steps else {})
+            if remote:
+                scenarios = {"flights": lambda: remote_flights(data.resolve()), "compact": compact}
+            named = actions(job) if steps and not remote else {}
+            reports = _job(scenarios[job](), folder, say, kills, chosen, seed, per_round, named, remote=remote)
             failed = any([show(report, console) for report in reports])
     if failed:
         raise typer.Exit(1)
 
 
-def _targets(given: str) -> list[Target]:
+def _targets(given: str, kinds: Sequence[str]) -> list[Target]:
     chosen = [cast(Target, target.strip()) for target in given.split(",") if target.strip()]
-    unknown = [target for target in chosen if target not in KINDS]
+    unknown = [target for target in chosen if target not in kinds]
     if unknown or not chosen:
-        raise typer.BadParameter(f"{', '.join(unknown) or 'nothing'} cannot be killed; choose from {', '.join(KINDS)}")
+        raise typer.BadParameter(f"{', '.join(unknown) or 'nothing'} cannot be killed; choose from {', '.join(kinds)}")
     return chosen
 
 
@@ -80,6 +89,8 @@ def _job(
     seed: int,
     per_round: int | None,
     steps: Mapping[str, str],
+    *,
+    remote: bool = False,
 ) -> list[Report]:
     with ExitStack() as stack:
         on: dict[str, Any] = {"env": {"SPARK_MASTER": "local[2]"}, "say": say}
@@ -88,6 +99,10 @@ def _job(
             cluster = stack.enter_context(Cluster(folder / "cluster", workers=2))
             on |= {"cluster": cluster, "env": cluster.environment}
             say(f"standalone cluster {cluster.master} with 2 workers")
+        if remote:
+            server = stack.enter_context(ConnectServer(folder / "server.log", cluster=on.get("cluster")))
+            on |= {"cluster": server, "env": {REMOTE: server.address}}
+            scenario = replace(scenario, server=server)
         reference, report = undisturbed(scenario, folder, on["env"])
         say(f"undisturbed run: {report.seconds:.0f} s")
         reports = [report]

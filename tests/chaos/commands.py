@@ -1,13 +1,14 @@
 """What the commands of `tests.chaos`, their jobs and their reports have in common."""
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -27,6 +28,17 @@ def workplace(name: str, keep: Path | None) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix=f"spark-ext-{name}-", ignore_cleanup_errors=True) as folder:
         yield Path(folder).resolve()
+
+
+REMOTE: Final = "CHAOS_REMOTE"  # environment variable: the address of a server of Spark Connect
+
+
+def session(name: str, conf: Mapping[str, str]) -> SparkSession:
+    """The session of a job: a client's, if the environment names a server of Spark Connect."""
+    remote = os.environ.get(REMOTE)
+    if remote is None:
+        return sx.session(name, conf=conf)
+    return sx.session(name, remote=remote, conf={key: conf[key] for key in conf if key.startswith("spark.sql.")})
 
 
 def killed_job(spark: SparkSession, name: str, state: Path | str, **settings: Any) -> sx.Job:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from tests.chaos.commands import generated, killed_job, the_job
+from tests.chaos.commands import generated, killed_job, session, the_job
 
 ROWS = 24_000  # number of generated rows, over three channels
 FILES, FILE_ROWS = 4, 3_000
@@ -47,7 +47,7 @@ def expected() -> dict[str, pa.Table]:
 def job(out: Path) -> sx.Job:
     prepare(out / "data")
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m", "spark.executor.memory": "512m"}
-    spark = sx.session("chaos", conf=conf)
+    spark = session("chaos", conf)
     reader = spark.readStream.format("datagen").options(uid="generated", max_rows_per_epoch=ROWS // EPOCHS, readers=3)
     windows = (
         sx.with_watermark(reader.options(**GENERATED).load(), "ts", "10 minutes")

@@ -16,6 +16,7 @@ from spark_ext.failpoints import ONCE_DIR, VARIABLE
 from tests.chaos.commands import tail
 from tests.chaos.scenario import ROOT, Scenario
 from tests.chaos.verify import Content, differences, ledger_problems
+from tests.servers.connect import ConnectServer
 from tests.support import cheap_jvm
 from tests.support.cluster import Cluster
 from tests.support.processes import Member, Tree
@@ -77,7 +78,7 @@ class Round:
         out: Path,
         env: Mapping[str, str],
         report: Report,
-        cluster: Cluster | None = None,
+        cluster: Cluster | ConnectServer | None = None,
         say: Say = lambda _: None,
     ) -> None:
         self.reference, self.scenario = reference, reference.scenario
@@ -187,6 +188,12 @@ class Round:
         workers = [member for member in members if member.is_python_worker]
         return workers + (self.cluster.python_workers() if self.cluster is not None else [])
 
+    def workers(self, run: Tree) -> list[Member]:
+        """Python workers that show that queries run, or may."""
+        if isinstance(self.cluster, ConnectServer):
+            return self.cluster.python_workers()
+        return [member for member in run.members() if member.is_python_worker]
+
 
 @contextmanager
 def timed(report: Report) -> Iterator[None]:
@@ -205,7 +212,7 @@ def random_kills(
     targets: Sequence[Target],
     seed: int,
     env: Mapping[str, str],
-    cluster: Cluster | None = None,
+    cluster: Cluster | ConnectServer | None = None,
     per_round: int | None = None,
     seconds: float | None = None,
     say: Say = lambda _: None,
@@ -241,7 +248,9 @@ def _strike(round_: Round, due: list[Target], random_: random.Random, limit: flo
     failed_starts = 0
     while due and time.monotonic() < limit:
         target = due[-1]
-        epochs = random_.choice([0, 0, 1, 2, 4])
+        # The workers of a server outlive its clients: the next epoch alone shows that queries run.
+        least = int(isinstance(round_.cluster, ConnectServer))
+        epochs = max(least, random_.choice([0, 0, 1, 2, 4]))
         moment = random_.uniform(0, 0.6)
         early = target in ("driver", "all") and random_.random() < 0.2
         alive = run.wait(random_.uniform(0, 8)) is None if early else _progress(round_, run, epochs, moment, limit)
@@ -276,7 +285,7 @@ def _progress(round_: Round, run: Tree, epochs: int, moment: float, latest: floa
     limit = time.monotonic() + RUN_LIMIT
     # Workers show that queries run. Check for them first, and only once: listing all processes is expensive.
     for done, pause in (
-        (lambda: any(member.is_python_worker for member in run.members()), 0.2),
+        (lambda: bool(round_.workers(run)), 0.2),
         (lambda: round_.committed() >= wanted, round_.scenario.look_every),
     ):
         while time.monotonic() < latest and not done():

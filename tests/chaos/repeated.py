@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -23,9 +23,10 @@ from deltalake import DeltaTable, write_deltalake
 from rich.console import Console
 
 from tests.chaos import turns
-from tests.chaos.commands import workplace
+from tests.chaos.commands import REMOTE, workplace
 from tests.chaos.scenario import ROOT
 from tests.servers import postgres
+from tests.servers.connect import ConnectServer
 from tests.servers.kafka import Broker
 from tests.servers.postgres import Database
 from tests.support import cheap_jvm
@@ -158,8 +159,9 @@ class Outcome:
 class Drivers:
     """One driver for all series, as its start takes longer than a run; another one when it was killed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, env: Mapping[str, str] = {}) -> None:
         self._log = folder / "driver.log"
+        self._env = env
         self._driver: Tree | None = None
 
     def __enter__(self) -> "Drivers":
@@ -176,7 +178,7 @@ class Drivers:
         """The driver, which makes the runs of a job from now on that are not done."""
         if self._driver is None or self._driver.poll() is not None:
             command: list[str | Path] = [sys.executable, ROOT / "tests" / "chaos" / "repeated_job.py"]
-            variables = {"SPARK_MASTER": "local[2]", **cheap_jvm.forking(ROOT)}
+            variables = {"SPARK_MASTER": "local[2]", **cheap_jvm.forking(ROOT), **self._env}
             self._driver = Tree(command, self._log, variables, stdin=subprocess.PIPE)
         self._driver.tell(json.dumps([shape, str(folder), dict(options)]))
         return self._driver
@@ -296,6 +298,7 @@ def main(
     runs: Annotated[int, typer.Option(min=2)] = 100,
     kills: Annotated[int, typer.Option(min=0)] = 20,
     seed: Annotated[int, typer.Option()] = 1,
+    remote: Annotated[bool, typer.Option(help="by clients of a server of Spark Connect")] = False,
     keep: Annotated[Path | None, typer.Option(help="work in this directory, and keep everything")] = None,
 ) -> None:
     """Run a job on growing input again and again, kill it, and compare its output."""
@@ -303,12 +306,15 @@ def main(
     names = list(INLETS) if source == "all" else [name.strip() for name in source.split(",")]
     failed = False
     cheap_jvm.prepare()
-    with workplace("repeated", keep) as folder:
+    with workplace("repeated", keep) as folder, ExitStack() as stack:
+        env = {}
+        if remote:
+            env[REMOTE] = stack.enter_context(ConnectServer(folder / "server.log")).address
         for name in names:
             place = folder / name
             place.mkdir(parents=True)
             say = partial(console.print, f"{name}:", markup=False)
-            with Drivers(place) as drivers:
+            with Drivers(place, env) as drivers:
                 found = Series(name, place, seed, drivers).run(runs, kills, say)
                 found.problems += drivers.end()
             usual = sorted(found.seconds)[len(found.seconds) // 2] if found.seconds else 0

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 import spark_ext as sx
 from tests.chaos import turns
+from tests.chaos.commands import session
 
 COLUMNS = "id bigint, at timestamp"
 LOOK_EVERY = 0.02
@@ -74,7 +75,7 @@ def job(spark: SparkSession, shape: str, folder: Path, frame: DataFrame) -> sx.J
 
 
 def main() -> None:
-    spark = sx.session("repeated", conf={"spark.driver.memory": "700m"})
+    spark = session("repeated", {"spark.driver.memory": "700m"})
     first = True
     for line in sys.stdin:
         shape, place, options = json.loads(line)

@@ -1,7 +1,7 @@
 """The jobs that chaos tests run: how to start one, and what it leaves behind."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -103,6 +103,11 @@ def diamond() -> Scenario:
     """Four queries over two exchanges; windows, a union of two ways, aligned checkpoints while it runs."""
     tables = {"diamond": "diamond-table", "copy": "copy-table"}
     return Scenario("tests.chaos.diamond", tables, ("rows", "minutes", "both", "copy"), exchanges=("x", "y"))
+
+
+def remote_flights(data: Path) -> Scenario:
+    """The flights example in a client of Spark Connect."""
+    return replace(flights(data), module="tests.chaos.remote_flights")
 
 
 FLIGHTS = ("daily", "hourly", "with_weather")

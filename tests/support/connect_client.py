@@ -1,8 +1,9 @@
-"""A job in a client of Spark Connect: `python -m tests.support.connect_client REMOTE FOLDER [end|now|live|flaky]`.
+"""A job in a client of Spark Connect: `python -m tests.support.connect_client REMOTE FOLDER [HOW]`.
 
 Prints the result, as JSON, in its last line.
 """
 
+import asyncio
 import json
 import sys
 from collections.abc import Iterator
@@ -10,14 +11,15 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import spark_ext as sx
 
 
 def job_of(spark: SparkSession, folder: str, how: str) -> sx.Job:
-    """Windows over rows, and a copy of the same rows; `live`: it never ends; `flaky`: its first task fails."""
+    """Windows over rows, and a copy of the same rows; `live`: it never ends, `slow`: late; `flaky`: a task fails."""
     job = sx.Job(spark, "connected", state=f"{folder}/state", takeover=True, heartbeat="1 s")
     read = spark.readStream.format("datagen")
     rows = read.options(uid="rows", rows_of="3000,1000").load()
@@ -25,7 +27,8 @@ def job_of(spark: SparkSession, folder: str, how: str) -> sx.Job:
     counted = counts.agg(F.count("*").alias("n"), F.sum("seq").alias("sum"))
     named = counted.select(F.col("window.start").alias("start"), "key", "n", "sum")
     job.add("windows", named.writeStream.format("delta_2pc").options(uid="counts", path=f"{folder}/counts"))
-    end = {"rows_per_second": "50"} if how == "live" else {"rows_of": "3000,1000"}
+    pace = {"rows_per_second": "300"} if how == "slow" else {}
+    end = {"rows_per_second": "50"} if how == "live" else {"rows_of": "3000,1000", **pace}
     copied = spark.readStream.format("datagen").options(uid="copied", **end).load()
     if how == "flaky":
         copied = copied.mapInArrow(partial(_fail_once, f"{folder}/failed"), copied.schema)
@@ -42,10 +45,50 @@ def _fail_once(marker: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
         raise ConnectionError("the first attempt")
 
 
+def linked(spark: SparkSession, folder: str) -> sx.Job:
+    """Files that come for ever, in windows, and through an exchange to a query that awaits something for each row."""
+    job = sx.Job(spark, "linked", state=f"{folder}/state")
+    x = job.exchange("x", partitions=2, key="id")
+    read = spark.readStream.format("files").schema("id bigint, at timestamp")
+    read = read.options(format="json", watch="true", path=f"{folder}/in")
+    rows = read.option("uid", "in").load()
+
+    def doubled() -> DataStreamWriter:
+        mapped = sx.async_map(x.read("x-in"), _doubled, "id bigint, twice bigint")
+        return mapped.writeStream.format("delta_2pc").options(uid="out", path=f"{folder}/out")
+
+    job.add("first", x.write(rows)).add("second", doubled)
+    timed = sx.with_watermark(read.option("uid", "timed").load(), "at", "1 minute")
+    minutes = timed.groupBy(F.window("at", "1 minute")).agg(F.count("*").alias("n")).select("window.start", "n")
+    return job.add("minutes", minutes.writeStream.format("delta_2pc").options(uid="n", path=f"{folder}/minutes"))
+
+
+async def _doubled(row: Row) -> dict[str, int]:
+    await asyncio.sleep(0)
+    return {"id": row["id"], "twice": 2 * row["id"]}
+
+
+def hidden(spark: SparkSession, folder: str) -> sx.Job:
+    """A stream behind a view, which only the server sees."""
+    rows = spark.readStream.format("datagen").options(uid="rows", rows_of="10").load()
+    rows.createOrReplaceTempView("behind")
+    writer = spark.sql("SELECT seq FROM behind").writeStream.format("delta_2pc")
+    return sx.Job(spark, "hidden", state=f"{folder}/state").add("q", writer.options(uid="out", path=f"{folder}/out"))
+
+
+def registered(remote: str) -> SparkSession:
+    """A session as a platform hands it over, with settings that it does not allow to change."""
+    spark = SparkSession.Builder().remote(remote).getOrCreate()
+    sx.register(spark)
+    return spark
+
+
 def main(remote: str, folder: str, how: str = "end") -> None:
-    spark = sx.session("client", remote=remote)
-    job = job_of(spark, folder, how)
-    result = job.run(until="now") if how == "now" else job.run()
+    spark = registered(remote) if how == "registered" else sx.session("client", remote=remote)
+    if how == "hidden":
+        hidden(spark, folder)
+    job = linked(spark, folder) if how in ("linked", "registered") else job_of(spark, folder, how)
+    result = job.run(until="now") if how in ("linked", "now", "registered") else job.run()
     counted = {query.uid: query.rows for query in result.queries}
     print(json.dumps({"state": result.state.value, "rows": counted, "epochs": result.epochs}))
 

@@ -15,7 +15,7 @@ from spark_ext.jobs.result import JobResult
 from spark_ext.ledger import Ledger
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sources.contract import ChannelSource
-from spark_ext.spark.backend.classic import CLASSIC
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.epoch_files import state_partitions
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.session import formats
@@ -34,10 +34,11 @@ def register(spark: SparkSession, *kinds: type[ChannelSource] | type[TwoPhaseCom
     Does nothing while everything is as registered last: two dozen registrations take as long as an epoch.
     """
     kinds = kinds or OPERATORS
-    environment = spark.sparkContext.environment
+    backend = backend_of(spark)
+    environment = backend.environment(spark)
     present = ({**environment, **failpoints.for_workers()}, {**formats.known(), **{one.name(): one for one in kinds}})
     if _registered.get(spark) == present:
-        CLASSIC.activate_if_none(spark)
+        backend.activate_if_none(spark)
         return
     cloudpickle.register_pickle_by_value(operators)
     sx.register(spark, *kinds)

@@ -16,7 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 from spark_ext.model.end_of_input import FORMAT, is_end_of_input_offset
 from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
-from spark_ext.spark.backend.classic import CLASSIC
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.capabilities import capabilities
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.session import registry
@@ -122,7 +122,7 @@ class Streams:
 
     def start(self, df: DataFrame, trigger: Mapping[str, Any] | None = None, *, job: bool = True) -> StreamingQuery:
         """Start the query as a job would, so that its markers can find the checkpoint, or outside any job."""
-        ends = {leaf.uid: leaf for leaf in CLASSIC.sources(df) if leaf.format == FORMAT}
+        ends = {leaf.uid: leaf for leaf in backend_of(df).sources(df) if leaf.format == FORMAT}
         self._published = [uid for uid in ends if uid]
         place = registry.folder_of(self.spark, "")
         registry.withdraw(self._published, place)

@@ -6,14 +6,24 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from py4j.protocol import Py4JJavaError
+import psutil
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from spark_ext.masking import logger
 from spark_ext.spark.backend import plans, state
-from spark_ext.spark.backend.contract import FILE_MANAGER, OwnEnd, WriterTarget, evolution_name, evolves, local_files
+from spark_ext.spark.backend.contract import (
+    FILE_MANAGER,
+    Loss,
+    OwnEnd,
+    WriterTarget,
+    evolution_name,
+    evolves,
+    local_files,
+)
 from spark_ext.spark.backend.diagnosis import Diagnosis, of_jvm
 from spark_ext.spark.backend.listeners import listening
 from spark_ext.spark.backend.missing import all_by_name, missing_name
@@ -32,6 +42,7 @@ log = logger("spark_ext.job")
 
 _STATIC, _FINAL = 0x0008, 0x0010  # of `java.lang.reflect.Modifier`
 _QUERY_ID: Final = "sql.streaming.queryId"  # local property that Spark sets on the thread of each query
+_DIES_WITHIN: Final = 2.0  # how long a JVM whose connections have broken may take to be gone, s
 _ENDING: Final = ("AvailableNowTrigger", "OneTimeTrigger")  # triggers with which a query ends by itself
 
 
@@ -143,6 +154,16 @@ class _Classic:
             return context is None or bool(context.sc().isStopped())
         return False
 
+    def lost(self, spark: SparkSession, failure: BaseException, pid: int | None) -> Loss | None:
+        broken = isinstance(failure, (OSError, EOFError, Py4JError)) and not isinstance(failure, Py4JJavaError)
+        if self.is_stopped(spark) or pid is None or not broken or not _dies(pid):
+            return None
+        return Loss(
+            f"Spark's JVM, process {pid}, has died",
+            "look for the cause: the system's log for the out-of-memory killer, hs_err_pid*.log for a crash; then "
+            "start the program again: the job continues",
+        )
+
     def local_properties(self, spark: SparkSession) -> Any:
         return spark._jsparkSession.sparkContext().getLocalProperties().clone()
 
@@ -225,7 +246,7 @@ class _Classic:
 
     # -- state
 
-    state_files = staticmethod(state.StateFiles)
+    state_files = staticmethod(state.JvmStateFiles)
     settle_state = staticmethod(state.settle)
 
     def repartition_state(self, spark: SparkSession, checkpoint: str, partitions: int) -> None:
@@ -304,3 +325,19 @@ def _scala_map(options: Any) -> dict[str, str]:
 
 def _scala_option_seq(option: Any) -> tuple[str, ...]:
     return () if option.isEmpty() else tuple(str(option.get().apply(at)) for at in range(option.get().size()))
+
+
+def _dies(pid: int) -> bool:
+    by = time.monotonic() + _DIES_WITHIN
+    while _lives(pid):
+        if time.monotonic() > by:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from weakref import WeakKeyDictionary
 
 from spark_ext.errors import ConfigurationError, EnvironmentProblem
-from spark_ext.spark.backend.contract import OwnEnd, PlanSource, Watermark, WriterTarget, evolution_name, evolves
+from spark_ext.spark.backend.contract import Loss, OwnEnd, PlanSource, Watermark, WriterTarget, evolution_name, evolves
 from spark_ext.spark.backend.diagnosis import NO_DIAGNOSIS, Diagnosis
+from spark_ext.spark.backend.state_formats import LocalStateFiles
 from spark_ext.worker_internals import encoded_properties
 
 if TYPE_CHECKING:
@@ -43,6 +44,14 @@ _STATEFUL: Final = {
 }
 
 
+# Conditions and messages of calls to a server that does not know the session any more.
+_SESSION_GONE: Final = (
+    *("SESSION_CHANGED", "SESSION_CLOSED", "SESSION_NOT_FOUND"),
+    "Received incorrect server side session identifier",
+)
+_UNAVAILABLE: Final = "StatusCode.UNAVAILABLE"
+
+
 class _Connect:
     """See `Backend`."""
 
@@ -50,6 +59,7 @@ class _Connect:
 
     def __init__(self) -> None:
         self._environments: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
+        self._lost: WeakKeyDictionary[SparkSession, Loss] = WeakKeyDictionary()
         self._parallelism: WeakKeyDictionary[SparkSession, int] = WeakKeyDictionary()
 
     # -- frames and writers
@@ -171,6 +181,21 @@ class _Connect:
 
     is_stopping = is_stopped
 
+    def lost(self, spark: SparkSession, failure: BaseException, pid: int | None) -> Loss | None:
+        client: Any = spark
+        text = str(failure)
+        if spark in self._lost:
+            return self._lost[spark]
+        if _UNAVAILABLE in f"{_status_of(failure)} {text}":
+            what = "the server of Spark Connect does not answer"
+            client.client.close()  # each further call would wait again, as this one has
+        elif any(sign in text for sign in _SESSION_GONE):
+            what = "the server of Spark Connect was started again, or has ended the session"
+        else:
+            return None
+        self._lost[spark] = Loss(what, "start the server, if it does not run, and then this program: the job continues")
+        return self._lost[spark]
+
     def local_properties(self, spark: SparkSession) -> Any:
         return None
 
@@ -225,7 +250,7 @@ class _Connect:
     # -- state
 
     def state_files(self, spark: SparkSession, codec: str) -> StateFiles:
-        _absent("reading the files of state stores", "take savepoints of stateful queries with a classic session")
+        return LocalStateFiles(codec)
 
     def repartition_state(self, spark: SparkSession, checkpoint: str, partitions: int) -> None:
         _absent("distributing state over another number of partitions", "do so with a classic session")
@@ -238,6 +263,23 @@ class _Connect:
 
 
 CONNECT: Final[Backend] = _Connect()
+
+
+def new_session(name: str, remote: str) -> SparkSession:
+    """A client's session, which notices within a minute that its server does not answer."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    spark = SparkSession.Builder().remote(remote).appName(name).getOrCreate()
+    client: Any = spark
+    # Up to 45 s; Spark's default is ten minutes.
+    client.client.set_retry_policies([DefaultPolicy(max_retries=8, max_backoff=10_000)])
+    return spark
+
+
+def _status_of(failure: BaseException) -> Any:
+    """The status of a call that has failed, of gRPC."""
+    return getattr(failure, "_grpc_status_code", None)
 
 
 def _as_in_jvm(report: Mapping[str, Any]) -> dict[str, Any]:

@@ -93,6 +93,14 @@ class OwnEnd:
     one_epoch: bool  # it was to run one epoch only, because one of its sources cannot say what is available now
 
 
+@dataclass(frozen=True)
+class Loss:
+    """Spark has gone, for this process."""
+
+    what: str
+    do: str  # what the user can do
+
+
 class QueryEvents(Protocol):
     """Receives the events of a session's queries."""
 
@@ -208,6 +216,12 @@ class Backend(Protocol):
 
     def is_stopping(self, spark: SparkSession) -> bool:
         """Whether Spark is being stopped or was, which ends its queries with failures that are none of theirs."""
+
+    def lost(self, spark: SparkSession, failure: BaseException, pid: int | None) -> Loss | None:
+        """What has gone, if a call failed for that: the driver's JVM, or a server, whose session is then closed here.
+
+        Takes up to two seconds, and only when the connection to the JVM has failed. Its pid may be unknown.
+        """
 
     def local_properties(self, spark: SparkSession) -> Any:
         """The calling thread's local properties, such as its scheduler pool, to be passed to `activate`."""

@@ -35,13 +35,6 @@ def evidence_of(failure: BaseException, user_packages: Collection[str] = ()) -> 
     return Evidence(tuple(chain[:MOST_EXCEPTIONS]), text=_text(failure))
 
 
-def is_lost_connection(failure: BaseException) -> bool:
-    """Whether a call failed because the JVM did not answer, rather than with a failure in it."""
-    from py4j.protocol import Py4JError, Py4JJavaError
-
-    return isinstance(failure, (OSError, EOFError, Py4JError)) and not isinstance(failure, Py4JJavaError)
-
-
 def first_line(problem: Exception) -> str:
     """What a failure of Spark says, without its stack traces."""
     from py4j.protocol import Py4JJavaError

@@ -31,11 +31,12 @@ DRIVER: Final[Names] = {
     "rescale": {"pyspark.sql.session.SparkSession": "_streamingCheckpointManager"},
     "Spark Connect": {
         "pyspark.sql.connect.proto": "Plan",
-        "pyspark.errors.exceptions.connect.SparkConnectGrpcException": "_stacktrace",
-        "pyspark.sql.connect.client.core.SparkConnectClient": "_analyze",
+        "pyspark.errors.exceptions.connect.SparkConnectGrpcException": "_grpc_status_code _stacktrace",
+        "pyspark.sql.connect.client.core.SparkConnectClient": "_analyze set_retry_policies",
         "pyspark.sql.connect.dataframe.DataFrame": "_plan _session",
         "pyspark.sql.connect.plan.LogicalPlan": "_child plan",
         "pyspark.sql.connect.session.SparkSession": "client is_stopped session_id",
+        "pyspark.sql.connect.client.retries.DefaultPolicy": "",
         "pyspark.sql.connect.streaming.readwriter.DataStreamWriter": "_write_proto _write_stream",
     },
     "listeners": {"pyspark.sql.streaming.listener.StreamingQueryListener": "_jlistener _set_spark_session"},
@@ -184,6 +185,7 @@ JVM: Final[Names] = {
 # `checkpointing`.
 ABSENT: Final[Mapping[str, Collection[str]]] = {
     "4.0": (
+        "SparkConnectGrpcException._grpc_status_code",
         "SparkSession._streamingCheckpointManager",
         "pyspark.sql.worker.utils.handle_worker_exception",
         "TransformWithStateInPySpark.leftAttributes",

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spark_ext.masking import logger
 from spark_ext.spark.backend.missing import all_by_name
@@ -59,9 +59,19 @@ class StateVersion:
         return f"{self.number}_{self.unique_id}.zip"
 
 
-@all_by_name
-class StateFiles:
+class StateFiles(Protocol):
     """What RocksDB state stores keep in their folders, each a path or URI."""
+
+    def lineage(self, folder: str, version: StateVersion) -> tuple[StateVersion, ...]:
+        """The versions before this one that its changelog needs, oldest first; empty for the first version."""
+
+    def referred(self, folder: str, version: StateVersion) -> tuple[str, ...]:
+        """The files to which a snapshot refers, relative to the store's folder, sorted."""
+
+
+@all_by_name
+class JvmStateFiles:
+    """See `StateFiles`: read by Spark's own classes."""
 
     def __init__(self, spark: SparkSession, codec: str) -> None:
         self._jvm: Any = spark.sparkContext._jvm
@@ -70,7 +80,7 @@ class StateFiles:
         self._codec = codec
 
     def lineage(self, folder: str, version: StateVersion) -> tuple[StateVersion, ...]:
-        """The versions before this one that its changelog needs, oldest first; empty for the first version."""
+        """See `StateFiles`."""
         option = self._jvm.scala.Option
         # It only reads, so that it needs no folder for drafts.
         manager = self._package.RocksDBFileManager(
@@ -85,7 +95,7 @@ class StateFiles:
         return tuple(StateVersion(*item) for item in items)
 
     def referred(self, folder: str, version: StateVersion) -> tuple[str, ...]:
-        """The files to which a snapshot refers, relative to the store's folder, sorted."""
+        """See `StateFiles`."""
         kinds = self._package.RocksDBImmutableFile
         path = self._jvm.org.apache.hadoop.fs.Path(f"{folder}/{version.snapshot}")
         with tempfile.TemporaryDirectory(prefix="spark-ext-state-") as drafts, _vanished(str(path)):

@@ -139,9 +139,9 @@ def _client(name: str, remote: str, conf: Mapping[str, str], others: Mapping[str
                 kept="nothing was started",
             )
     environment.require_pyspark()
-    from pyspark.sql import SparkSession
+    from spark_ext.spark.backend.connect import new_session
 
-    spark = SparkSession.Builder().remote(remote).appName(name).getOrCreate()
+    spark = new_session(name, remote)
     for key, value in {
         **{key: value for key, value in defaults().items() if key.startswith(_OF_A_CLIENT)},
         **conf,
