@@ -50,7 +50,11 @@ def spark_of_process(
     if request.config.getoption("remote"):
         from tests.servers.connect import connect_server
 
-        with connect_server(tmp_path_factory.mktemp("connect") / "log", conf) as address:
+        with (
+            connect_server(tmp_path_factory.mktemp("connect") / "log", conf) as address,
+            pytest.MonkeyPatch.context() as given,
+        ):
+            given.setenv(cheap_jvm.REMOTE, address)
             client = sx.session("spark-ext-tests", remote=address, conf={"spark.sql.shuffle.partitions": "2"})
             yield client
             client.stop()

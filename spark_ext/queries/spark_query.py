@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable
@@ -40,6 +41,7 @@ _MAINTENANCE_OF_SHORT_RUNS: Final = "5s"  # shorter than such a run, or its stat
 
 _NO_DATA: Final = "Waiting for data to arrive"  # Spark's status of a query whose sources have nothing new
 _LOOK_EVERY_S: Final = 0.05
+_KEPT_REPORTS: Final = 100  # of earlier runs, as many as Spark keeps of one
 _KEPT: Final = "all committed epochs, and the ledger"
 _PHASES: Final = {
     Phase.STARTING: "starting workers",
@@ -123,6 +125,7 @@ class SparkQuery:
         self._committed = committed
         self._query: StreamingQuery | None = None
         self._end: End | None = None
+        self._earlier: list[Hint] = []  # reports of earlier runs
         self._backend = backend_of(spec.writer)
         self._session = self._backend.frame(spec.writer).sparkSession
         self._ends_itself = not self._until_now or capabilities(self._session.version).available_now
@@ -139,6 +142,10 @@ class SparkQuery:
     def start(self, *, only_planned: bool = False) -> str:
         """See `RunnableQuery`."""
         self._end = None
+        if not self._backend.own_workers:
+            # No event brings what the last run has not been asked for.
+            with contextlib.suppress(Exception):
+                self._earlier = self.reports(-1)[-_KEPT_REPORTS:]
         try:
             query = self._start(only_planned)
         except Exception as failure:
@@ -174,24 +181,24 @@ class SparkQuery:
             writer = writer.trigger(processingTime="0 seconds")
         for uid in self._watched:
             registry.forget_exhausted(uid, place)
-        settings = self._settings()
+        settings = {**({} if self._spec.built is None else self._spec.built.settings)}
+        settings.update(unrecorded_settings(self._checkpoint))
         operator = self._context.operator(self._spec.uid)
         with (
-            with_settings(self._session, settings, operator),
+            with_settings(self._session, settings, operator, self._wished_settings()),
             cheap_files(self._session, self._checkpoint),
             self._backend.task_properties(self._session, self._local_properties()),
         ):
             return writer.start()
 
-    def _settings(self) -> dict[str, str]:
-        settings = dict({} if self._spec.built is None else self._spec.built.settings)
+    def _wished_settings(self) -> dict[str, str]:
         if (
             self._until_now
             and self._session.conf.get(_MAINTENANCE, None) is None
             and self._backend.stateful_operators(self._backend.frame(self._spec.writer))
         ):
-            settings.setdefault(_MAINTENANCE, _MAINTENANCE_OF_SHORT_RUNS)
-        return {**settings, **unrecorded_settings(self._checkpoint)}
+            return {_MAINTENANCE: _MAINTENANCE_OF_SHORT_RUNS}
+        return {}
 
     def _local_properties(self) -> dict[str, str]:
         """What functions of the user's need to find the epoch in which they run."""
@@ -300,7 +307,7 @@ class SparkQuery:
         """See `RunnableQuery`."""
         if self._query is None:
             return []
-        return hints_of(self._backend.recent_progress(self._query, after))
+        return [*self._earlier, *hints_of(self._backend.recent_progress(self._query, after))]
 
 
 def lost_spark(failure: BaseException, operator: str, spark: SparkSession, pid: int | None) -> SparkLostError | None:

@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.chaos import follow, history
-from tests.chaos.commands import REMOTE, end_on_sigterm, workplace
+from tests.chaos.commands import end_on_sigterm, workplace
 from tests.chaos.harness import Report, Say, Target, kills_at_steps, random_kills, undisturbed
 from tests.chaos.outlets import OUTLETS
 from tests.chaos.scenario import Scenario, actions, compact, diamond, flights, remote_flights
 from tests.chaos.sinks import chaos, summary
 from tests.servers.connect import ConnectServer
+from tests.support.cheap_jvm import REMOTE
 from tests.support.cluster import Cluster
 
 KINDS = ("driver", "worker", "executor", "jvm", "all")

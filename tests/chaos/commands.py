@@ -1,14 +1,13 @@
 """What the commands of `tests.chaos`, their jobs and their reports have in common."""
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -16,6 +15,7 @@ from pyspark.sql import SparkSession
 import spark_ext as sx
 from spark_ext.jobs.result import JobResult
 from spark_ext.sources.datagen import DataGen
+from tests.support.cheap_jvm import client
 from tests.support.processes import Tree
 
 
@@ -30,15 +30,9 @@ def workplace(name: str, keep: Path | None) -> Iterator[Path]:
         yield Path(folder).resolve()
 
 
-REMOTE: Final = "CHAOS_REMOTE"  # environment variable: the address of a server of Spark Connect
-
-
 def session(name: str, conf: Mapping[str, str]) -> SparkSession:
     """The session of a job: a client's, if the environment names a server of Spark Connect."""
-    remote = os.environ.get(REMOTE)
-    if remote is None:
-        return sx.session(name, conf=conf)
-    return sx.session(name, remote=remote, conf={key: conf[key] for key in conf if key.startswith("spark.sql.")})
+    return client(name, conf) or sx.session(name, conf=conf)
 
 
 def killed_job(spark: SparkSession, name: str, state: Path | str, **settings: Any) -> sx.Job:

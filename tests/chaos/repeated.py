@@ -23,7 +23,7 @@ from deltalake import DeltaTable, write_deltalake
 from rich.console import Console
 
 from tests.chaos import turns
-from tests.chaos.commands import REMOTE, workplace
+from tests.chaos.commands import workplace
 from tests.chaos.scenario import ROOT
 from tests.servers import postgres
 from tests.servers.connect import ConnectServer
@@ -309,7 +309,7 @@ def main(
     with workplace("repeated", keep) as folder, ExitStack() as stack:
         env = {}
         if remote:
-            env[REMOTE] = stack.enter_context(ConnectServer(folder / "server.log")).address
+            env[cheap_jvm.REMOTE] = stack.enter_context(ConnectServer(folder / "server.log")).address
         for name in names:
             place = folder / name
             place.mkdir(parents=True)

@@ -171,6 +171,7 @@ def test_killed_planners_and_workers_change_no_row(server: ConnectServer, tmp_pa
         for worker in server.python_workers():
             worker.kill()
         assert running.wait(WITHIN) == 0, running.text()[-4000:]
+    assert json.loads(running.text().splitlines()[-1])["rows"] == {"windows": 4000, "copy": 4000}
     assert windows(tmp_path) == expected(tmp_path)
 
 

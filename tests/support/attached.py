@@ -7,11 +7,15 @@ from typing import TypeAlias
 from pyspark.sql import SparkSession
 
 from spark_ext.spark.backend.classic import CLASSIC
+from spark_ext.spark.backend.kinds import is_connect
+from tests.support import cheap_jvm
 
-Gateway: TypeAlias = tuple[int, str]  # port and secret of a JVM's gateway
+Gateway: TypeAlias = tuple[int, str]  # port and secret of a JVM's gateway; 0, and the address of a server
 
 
 def gateway_of(spark: SparkSession) -> Gateway:
+    if is_connect(spark):
+        return 0, os.environ[cheap_jvm.REMOTE]
     given = spark.sparkContext._gateway.gateway_parameters  # type: ignore[union-attr]
     return given.port, given.auth_token
 
@@ -21,11 +25,13 @@ def session(gateway: Gateway) -> SparkSession:
 
     Sources and sinks are still to be registered.
     """
+    port, secret = gateway
+    if not port:
+        return SparkSession.Builder().remote(secret).getOrCreate()
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
-    from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(gateway[0]), gateway[1]
+    os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(port), secret
     os.environ["PYSPARK_PYTHON"] = sys.executable
     connected = launch_gateway()
     java = connected.jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(

@@ -45,8 +45,21 @@ def prepare(*more_packages: str) -> None:
             package_jars(package, {})
 
 
+REMOTE: Final = "SPARK_EXT_TESTS_REMOTE"
+"""Environment variable: the address of a server of Spark Connect, whose clients drivers are to be."""
+
+
+def client(name: str, conf: Mapping[str, str]) -> SparkSession | None:
+    """A client's session, with those of the settings that it can set; None if the environment names no server."""
+    remote = os.environ.get(REMOTE)
+    own = {key: value for key, value in conf.items() if key.startswith("spark.sql.") and key not in SHORT}
+    return None if remote is None else sx.session(name, remote=remote, conf=own)
+
+
 def session(name: str, conf: Mapping[str, str]) -> SparkSession:
     """A local session whose JVM forks all its Python processes from one that has imported what they need."""
+    if (remote := client(name, conf)) is not None:
+        return remote
     if not Path.cwd().samefile(_ROOT):  # Spark's `python -m` does not find the daemon
         return sx.session(name, master="local[2]", conf=conf)
     with pytest.MonkeyPatch.context() as given:

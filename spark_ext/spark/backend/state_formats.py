@@ -44,7 +44,7 @@ class LocalStateFiles:
     def lineage(self, folder: str, version: StateVersion) -> tuple[StateVersion, ...]:
         """See `StateFiles`."""
         path = _place(folder) / version.changelog
-        content = io.BytesIO(self._start_of(path))
+        content = io.BytesIO(self._decompressed(path.read_bytes()))
         found = _text(content)
         if found not in _WITH_LINEAGE:
             raise StateError(
@@ -63,9 +63,7 @@ class LocalStateFiles:
         logs = (f"logs/{one['dfsLogFileName']}" for one in metadata.get("logFiles", ()))
         return tuple(sorted((*tables, *logs)))
 
-    def _start_of(self, path: Path) -> bytes:
-        """What a changelog begins with: its lineage, which may be as long as all that follows."""
-        content = path.read_bytes()
+    def _decompressed(self, content: bytes) -> bytes:
         if self._codec == "zstd":
             return bytes(pa.CompressedInputStream(pa.BufferReader(content), "zstd").read())
         return b"".join(_blocks(content))

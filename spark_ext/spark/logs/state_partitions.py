@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.errors import StateError, refused
 from spark_ext.spark.backend.failures import first_line
-from spark_ext.spark.backend.kinds import backend_of
+from spark_ext.spark.backend.kinds import backend_of, is_connect
 from spark_ext.spark.capabilities import capabilities
 from spark_ext.spark.logs.epoch_files import is_stateful, state_partitions, unique_ids
 from spark_ext.spark.logs.spark_log import SparkLog
@@ -66,6 +66,12 @@ def require_rescale(spark: SparkSession, who: str) -> None:
             f"Spark {spark.version} cannot change the number of partitions of state",
             who,
             "keep the number of partitions, or run the job on Spark 4.2 or newer",
+        )
+    if is_connect(spark):
+        raise _refused(
+            "a client of Spark Connect cannot change the number of partitions of state",
+            who,
+            "keep the number of partitions, or run the job with a classic session",
         )
 
 

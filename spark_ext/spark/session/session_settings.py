@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import ConfigurationError
@@ -60,18 +60,25 @@ _turns = _Turns()
 
 
 @contextmanager
-def with_settings(spark: SparkSession, settings: Mapping[str, str], who: str) -> Iterator[None]:
+def with_settings(
+    spark: SparkSession, settings: Mapping[str, str], who: str, wished: Mapping[str, str] = {}
+) -> Iterator[None]:
     """Build or start one query in the block, with settings of its own. Waits while others do so with theirs.
 
-    Without settings several threads may be in such blocks.
+    Without settings several threads may be in such blocks. `wished` are set if the platform lets a session do so.
     """
-    if not settings:
+    if not settings and not wished:
         with _turns.shared():
             yield
         return
     with _turns.alone():
         before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
         try:
+            for name in wished.keys() - settings.keys():
+                former = spark.conf.get(name, None)
+                with suppress(Exception):
+                    spark.conf.set(name, wished[name])
+                    before[name] = former
             for name, value in settings.items():
                 _set(spark, name, value, who)
             yield

@@ -1,0 +1,51 @@
+"""The files of state stores that a client of Spark Connect reads; `test_state_files.py` has Spark's own."""
+
+import json
+import struct
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_ext.errors import StateError
+from spark_ext.spark.backend.state import StateVersion
+from spark_ext.spark.backend.state_formats import LocalStateFiles
+
+LINEAGE = [{"version": number, "checkpointUniqueId": f"id-{number}"} for number in range(1, 40)]
+FOUND = tuple(StateVersion(number, f"id-{number}") for number in range(1, 40))
+
+
+def changelog(form: str = "v3") -> bytes:
+    texts = [form.encode(), json.dumps(LINEAGE).encode()]
+    return b"".join(len(text).to_bytes(2, "big") + text for text in texts) + b"records" * 9_999
+
+
+def blocks(content: bytes, size: int) -> bytes:
+    """As lz4-java writes it: a block that does not become smaller is stored, and an empty one ends the stream."""
+    out = b""
+    for at in range(0, len(content), size):
+        block = content[at : at + size]
+        packed = pa.compress(block, "lz4_raw", asbytes=True)
+        method, body = (0x20, packed) if len(packed) < len(block) else (0x10, block)
+        out += struct.pack("<8sBIII", b"LZ4Block", method | 5, len(body), len(block), 0) + body
+    return out + struct.pack("<8sBIII", b"LZ4Block", 0x15, 0, 0, 0)
+
+
+@pytest.mark.parametrize("size", [7, 500, 65_536])
+def test_a_lineage_may_span_blocks_of_lz4(size: int, tmp_path: Path) -> None:
+    (tmp_path / "40_x.changelog").write_bytes(blocks(changelog(), size))
+    assert LocalStateFiles("lz4").lineage(str(tmp_path), StateVersion(40, "x")) == FOUND
+
+
+def test_a_lineage_compressed_with_zstd(tmp_path: Path) -> None:
+    with pa.CompressedOutputStream(str(tmp_path / "40_x.changelog"), "zstd") as out:
+        out.write(changelog("v4"))
+    assert LocalStateFiles("zstd").lineage(f"file:{tmp_path}", StateVersion(40, "x")) == FOUND
+
+
+def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match=r"compression\.codec is snappy, which only a JVM can read"):
+        LocalStateFiles("snappy")
+    (tmp_path / "2_x.changelog").write_bytes(blocks(changelog("v2"), 500))
+    with pytest.raises(StateError, match="has the unknown format 'v2'"):
+        LocalStateFiles("lz4").lineage(str(tmp_path), StateVersion(2, "x"))
