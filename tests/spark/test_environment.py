@@ -1,7 +1,9 @@
 """What is missing is named, with the way to get it, before Spark is started."""
 
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -34,6 +36,14 @@ def test_an_old_java_is_refused_with_the_way_to_a_newer_one(version: str) -> Non
 def test_java_17_and_newer_pass() -> None:
     environment.require_java_version("17.0.1", "the driver")
     environment.require_java_version("21", "the driver")
+
+
+def test_a_client_in_rust_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("pyspark._pyspark")
+    module.__spec__ = ModuleSpec("pyspark._pyspark", None)
+    monkeypatch.setitem(sys.modules, "pyspark._pyspark", module)
+    with pytest.raises(EnvironmentProblem, match="pyspark-client-rust, whose plans a job cannot read"):
+        environment.require_pyspark()
 
 
 def test_no_java_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -62,6 +63,17 @@ def require_pyspark() -> None:
     if release_of(pyspark.__version__) not in VERSIONS:
         what = f"pyspark is {pyspark.__version__}, and jobs run on Spark {_SUPPORTED}"
         raise missing(what, _THIS_PYTHON, _INSTALL_SPARK)
+    require_readable_plans()
+
+
+def require_readable_plans() -> None:
+    """Raise an error if pyspark is the client in Rust, whose frames and writers show no plan to Python."""
+    if find_spec("pyspark._pyspark") is not None:
+        raise missing(
+            "pyspark is pyspark-client-rust, whose plans a job cannot read",
+            _THIS_PYTHON,
+            "pip uninstall pyspark-client-rust; pip install pyspark-client",
+        )
 
 
 def missing(what: str, who: str, do: str, kept: str = "nothing was started") -> EnvironmentProblem:

@@ -288,6 +288,7 @@ def _advise(spark: SparkSession) -> None:
 
 def _check(spark: SparkSession, require_delta: bool) -> None:
     environment.require_spark_version(spark.version)
+    environment.require_readable_plans()
     backend = backend_of(spark)
     java, python = backend.java_version(spark), backend.python(spark)
     if java is not None:
