@@ -158,6 +158,27 @@ class LocalFolder(Folder):
         with suppress(OSError):
             (self.path / under).rmdir()
 
+    def lacking(self) -> str | None:
+        """What the file system lacks of what commits need; None: nothing. Leaves only the folder."""
+        first, second = (f"{DRAFT}{NOBODY}-{secrets.token_hex(8)}" for _ in range(2))
+        try:
+            self.write(first, "1")
+            try:
+                self._link(self.path / first, self.path / second)
+            except OSError as problem:
+                if problem.errno in _NO_LINK:
+                    return "hard links"
+                raise
+            if self.create_once(second, "2"):
+                return "exclusive creation of a file"
+            self.write(second, "3")
+            if self.read(first) != b"1" or self.read(second) != b"3":
+                return "renaming over a file"
+            return None if {first, second} <= {*self.names()} else "listing of new files"
+        finally:
+            for name in first, second:
+                _discard(self.path / name)
+
     def _draft(self, target: Path, content: bytes | str, *, durable: bool, private: bool, writer: str) -> Path:
         draft = target.with_name(f"{DRAFT}{writer}-{secrets.token_hex(8)}")
         descriptor = self._opened(draft, 0o600 if private else 0o666, durable)

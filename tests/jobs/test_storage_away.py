@@ -1,5 +1,6 @@
 """The coordinator while the storage of the state directory fails or hangs: the job rides it out, or ends in order."""
 
+import errno
 import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_ext.errors import FencedError, StorageError
+from spark_ext.errors import EnvironmentProblem, FencedError, StorageError
 from spark_ext.jobs import coordinator as coordinator_module
 from spark_ext.jobs import ending
 from spark_ext.jobs.snapshot import job_snapshot
@@ -18,9 +19,11 @@ from spark_ext.model.lifecycle import State
 from spark_ext.observing import upkeep
 from spark_ext.queries.launcher import Registrations
 from spark_ext.queries.run import QueryRun
+from spark_ext.storage import LocalFolder
 from tests.jobs.test_coordinator import FakeJob
 from tests.queries.fakes import STALE, Storage, position
 from tests.support.coordinated import END
+from tests.support.jobs import JobHarness
 from tests.support.waiting import until
 
 AWAY = StorageError("reading ledger table 'jobs' failed: 503 Slow Down")
@@ -112,6 +115,17 @@ def test_a_step_of_the_end_that_fails_skips_no_other(tmp_path: Path, monkeypatch
     assert job.coordinator.failure is None, "a job that was stopped has not failed"
     shown = job_snapshot("state", datetime.now(timezone.utc), job.a.context, job.coordinator)
     assert "the last look at query 'a' failed: OSError: the last look of a" in shown.error
+
+
+def test_a_file_system_without_links_is_refused(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: LocalFolder, source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    made = lab.job(lab.source(counts="10"))
+    monkeypatch.setattr(LocalFolder, "_link", refuse)
+    with pytest.raises(EnvironmentProblem, match="lacks hard links, with which commits are made"):
+        made.run(progress=False)
+    assert not list((lab.folder / "state").iterdir())
 
 
 def test_a_refused_start_releases_all_its_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

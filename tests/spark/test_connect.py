@@ -18,7 +18,7 @@ from tests.servers.serverless import serverless
 from tests.support.processes import Tree
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.slow(150, "starts a server of Spark Connect"), pytest.mark.process]
+pytestmark = [pytest.mark.slow(40, "starts clients of a server of Spark Connect"), pytest.mark.process]
 
 WITHIN = 300.0  # s, on a busy machine
 
@@ -92,6 +92,7 @@ def expected(folder: Path) -> list[tuple[Any, ...]]:
     return sorted(zip(found["start"].astype("int64"), found["key"], found["n"], found["sum"], strict=True))
 
 
+@pytest.mark.core
 def test_windows_to_the_end_and_a_second_run_that_reads_nothing(remote: str, tmp_path: Path) -> None:
     first = run(remote, tmp_path)
     assert first["state"] == "FINISHED"

@@ -252,3 +252,42 @@ def test_deleting_a_table_can_be_interrupted(tmp_path: Path, monkeypatch: pytest
 def test_local_paths(uri: str, path: str | None) -> None:
     assert local_path(uri) == (None if path is None else Path(path))
     assert Location.of(uri, {}).local == (None if path is None else Path(path).absolute())
+
+
+class _Linkless(LocalFolder):
+    def _link(self, source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "no links")
+
+
+class _Overwriting(LocalFolder):
+    def _link(self, source: Path, target: Path) -> None:
+        target.unlink(missing_ok=True)
+        os.link(source, target)
+
+
+class _Renameless(LocalFolder):
+    def _replace(self, source: Path, target: Path) -> None:
+        if not target.exists():
+            source.replace(target)
+
+
+class _Forgetful(LocalFolder):
+    def names(self, under: str = "") -> list[str]:
+        return super().names(under)[:-1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lacking"),
+    [
+        (LocalFolder, None),
+        (_Linkless, "hard links"),
+        (_Overwriting, "exclusive creation of a file"),
+        (_Renameless, "renaming over a file"),
+        (_Forgetful, "listing of new files"),
+    ],
+)
+def test_what_a_file_system_lacks_is_named(kind: type[LocalFolder], lacking: str | None, tmp_path: Path) -> None:
+    assert kind(tmp_path / "state").lacking() == lacking
+    assert all(one.name.startswith(".") for one in (tmp_path / "state").iterdir())
+    if kind is LocalFolder:
+        assert not list((tmp_path / "state").iterdir())

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Final
 from spark_ext.checkpoints.final import FinalCheckpoint
 from spark_ext.control.job_events import in_force, request
 from spark_ext.control.log import ControlLog
-from spark_ext.errors import ConfigurationError, SparkExtError, StateError, StorageError, TransientError
+from spark_ext.errors import (
+    ConfigurationError,
+    EnvironmentProblem,
+    SparkExtError,
+    StateError,
+    StorageError,
+    TransientError,
+)
 from spark_ext.failures.labels import FailureType
 from spark_ext.jobs.checkpointing.barriers import AlignedCheckpoints
 from spark_ext.jobs.checkpointing.periodic import PeriodicCheckpoints
@@ -57,7 +64,7 @@ from spark_ext.queries.run import QueryRun
 from spark_ext.queries.worker import Outcome, Worker
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.session import registry
-from spark_ext.storage import local_path
+from spark_ext.storage import LocalFolder, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,6 +126,7 @@ def start_job(
     stopping: Callable[[], bool] = lambda: False,
 ) -> Coordinator:
     """Start all queries that have not finished. The steps are those of `docs/architecture.md`."""
+    _require_file_system(name, ledger.uri)
     tap: Callable[[object], None] = (lambda marker: None) if metrics is None else metrics.tap
     execution = ExecutionGraph()
     books = begin_bookkeeping(
@@ -174,6 +182,20 @@ def start_job(
         raise found from failure
     finally:
         _undo(name, undo)
+
+
+def _require_file_system(job: str, state: str) -> None:
+    place, lacking = local_path(state), None
+    if place is not None:
+        with suppress(OSError):  # what cannot be written at all is told by what writes it
+            lacking = LocalFolder(place).lacking()
+    if lacking is not None:
+        raise EnvironmentProblem(
+            f"the file system of the state directory {state} lacks {lacking}, with which commits are made",
+            operator=f"job '{job}'",
+            kept="nothing was started",
+            do="use a disk, a network drive such as NFS, or an object store",
+        )
 
 
 def _planned(
