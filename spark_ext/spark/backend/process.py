@@ -86,7 +86,6 @@ def session() -> SparkSession | None:
 @by_name
 def local_property(name: str) -> str | None:
     """A local property of the calling thread; None if it has none, or Spark does not run."""
-    from pyspark import SparkContext
-
-    context = SparkContext._active_spark_context
+    core = sys.modules.get("pyspark.core.context")  # a client of Spark Connect may not have it
+    context = None if core is None else core.SparkContext._active_spark_context
     return None if context is None or context._jsc is None else context.getLocalProperty(name)
