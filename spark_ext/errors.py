@@ -182,7 +182,7 @@ class FinalizationTimeout(TransientError):
 
 
 class SparkLostError(TerminalError):
-    """Spark's JVM has died, or its session was stopped: nothing can be restarted in this process."""
+    """Spark's JVM or server has died, or its session was stopped: nothing can be restarted in this process."""
 
     code = "SPARK_LOST"
 
