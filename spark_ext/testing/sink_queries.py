@@ -11,6 +11,7 @@ Python workers (on `PYTHONPATH`, or by `cloudpickle.register_pickle_by_value`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,10 @@ class SinkQueryContract:
                 run.processAllAvailable()
             finally:
                 run.stop()
-            return [(seen["batchId"], seen["numInputRows"]) for seen in run.recentProgress if seen["numInputRows"]]
+            reports = [json.loads(report.json) for report in run.recentProgress]
+            # Over Spark Connect a report has no sum of its sources' rows.
+            found = [(one["batchId"], sum(part["numInputRows"] for part in one["sources"])) for one in reports]
+            return [(epoch, rows) for epoch, rows in found if rows]
 
         first = query()
         assert [rows for _, rows in first] == [20, 20, 20]
