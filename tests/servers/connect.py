@@ -10,6 +10,8 @@ from typing import Final
 
 from spark_ext.spark.backend.contract import FILE_MANAGER, local_files
 from spark_ext.spark.backend.process import installed_home
+from spark_ext.spark.session.jars import delta_jars
+from spark_ext.spark.session.sessions import defaults
 from tests.servers.ports import free_ports
 from tests.support import cheap_jvm
 from tests.support.cluster import Cluster
@@ -39,7 +41,7 @@ class ConnectServer:
         self.address = f"sc://127.0.0.1:{self._port}"
         self._log, self._cluster = log, cluster
         own = _LOCAL if cluster is None else _ON_CLUSTER
-        given = {**_SETTINGS, **own, **conf, "spark.connect.grpc.binding.port": str(self._port)}
+        given = {**_SETTINGS, **_delta(), **own, **conf, "spark.connect.grpc.binding.port": str(self._port)}
         self._settings = [part for key, value in given.items() for part in ("--conf", f"{key}={value}")]
         self._trees = ExitStack()
         self._started: list[Tree] = []
@@ -86,6 +88,13 @@ class ConnectServer:
     def _answers(self) -> bool:
         with socket.socket() as asking:
             return asking.connect_ex(("127.0.0.1", self._port)) == 0
+
+
+def _delta() -> dict[str, str]:
+    """The settings for Delta, with which clients read the ledger's tables; none if no Delta is for this Spark yet."""
+    jars = ":".join(map(str, delta_jars({})))
+    own = {key: value for key, value in defaults().items() if "delta" in key + value}
+    return {**own, "spark.driver.extraClassPath": jars} if jars else {}
 
 
 @contextmanager
