@@ -160,6 +160,7 @@ class LocalFolder(Folder):
 
     def lacking(self) -> str | None:
         """What the file system lacks of what commits need; None: nothing. Leaves only the folder."""
+        self.make(durable=True)
         first, second = (f"{DRAFT}{NOBODY}-{secrets.token_hex(8)}" for _ in range(2))
         try:
             self.write(first, "1")
