@@ -48,10 +48,10 @@ def spark_of_process(
     # As jobs do for their own queries: also for those outside of a job, and for the files of each start.
     conf[FILE_MANAGER] = local_files()
     if request.config.getoption("remote"):
-        from tests.servers.connect import connect_server
+        from tests.servers.connect import connect_server, delta_settings
 
         with (
-            connect_server(tmp_path_factory.mktemp("connect") / "log", conf) as address,
+            connect_server(tmp_path_factory.mktemp("connect") / "log", {**delta_settings(), **conf}) as address,
             pytest.MonkeyPatch.context() as given,
         ):
             given.setenv(cheap_jvm.REMOTE, address)

@@ -41,7 +41,7 @@ class ConnectServer:
         self.address = f"sc://127.0.0.1:{self._port}"
         self._log, self._cluster = log, cluster
         own = _LOCAL if cluster is None else _ON_CLUSTER
-        given = {**_SETTINGS, **_delta(), **own, **conf, "spark.connect.grpc.binding.port": str(self._port)}
+        given = {**_SETTINGS, **own, **conf, "spark.connect.grpc.binding.port": str(self._port)}
         self._settings = [part for key, value in given.items() for part in ("--conf", f"{key}={value}")]
         self._trees = ExitStack()
         self._started: list[Tree] = []
@@ -90,7 +90,7 @@ class ConnectServer:
             return asking.connect_ex(("127.0.0.1", self._port)) == 0
 
 
-def _delta() -> dict[str, str]:
+def delta_settings() -> dict[str, str]:
     """The settings for Delta, with which clients read the ledger's tables; none if no Delta is for this Spark yet."""
     jars = ":".join(map(str, delta_jars({})))
     own = {key: value for key, value in defaults().items() if "delta" in key + value}
