@@ -22,10 +22,11 @@ WARM = 8  # first epochs, which do not count
 CLASSIC: Final = "classic"
 CONNECT: Final = "Connect"
 _ROOT: Final = Path(__file__).parents[1]
+MATRIX = _ROOT / ".venv" / "matrix"  # where `make test-matrix` keeps its environments
 
 
 def run(rounds: int = ROUNDS) -> Figures:
-    pythons = {path.parents[1].name.partition("-spark-")[2]: path for path in environments()}
+    pythons = {path.parents[1].name.partition("-spark-")[2]: path for path in MATRIX.glob("*-spark-*/bin/python")}
     sides = (CLASSIC, CONNECT, *sorted(pythons))
     with ExitStack() as stack:
         folder = stack.enter_context(workplace())
@@ -44,11 +45,6 @@ def run(rounds: int = ROUNDS) -> Figures:
             samples[side].median / samples[CLASSIC].median, Aim("<=", 1.5), samples,
             {"ratio of each pair": Sample.of(in_pairs(found[side], found[CLASSIC]), "x").to_json()}, (side, CLASSIC),
         )  # fmt: skip
-
-
-def environments() -> list[Path]:
-    """The interpreters of other versions of Spark that `make test-matrix` has installed."""
-    return sorted((_ROOT / ".venv" / "matrix").glob("*-spark-*/bin/python"))
 
 
 def _epoch(python: str, folder: Path, *remote: str) -> float:

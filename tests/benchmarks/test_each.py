@@ -4,6 +4,7 @@ import math
 import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,6 +91,7 @@ EACH: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "recovery": (named("recovery", "kill", "failure"), {"FILES": 200, "FAILURES": 1, "EPOCHS_BEFORE": 1}),
     "restore_cost": (named("restore", "time", "savepoint", "bytes"), {"ROWS": 1_000}),
+    "sessions": (("session_connect",), {"EPOCHS": 4, "WARM": 2, "MATRIX": Path("none")}),
     "short_lived": (named("short_lived", "start", "whole"), {"PREPARE": False, "MONTHS": 1}),
     "sustained": (
         named("sustained", *TARGETS), {"SECONDS": 1, "ROWS": 4, "INTERVAL": "500 ms", "WARM": 0}
