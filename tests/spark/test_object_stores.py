@@ -57,13 +57,15 @@ def test_a_state_directory_spark_cannot_open_is_refused_early(session: SparkSess
     assert "before the JVM starts" in no.value.do
 
 
-def test_a_users_setting_of_hadoop_stays(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    conf = session.sparkContext.getConf().set("spark.hadoop.fs.s3a.endpoint", "https://mine")
-    monkeypatch.setattr(session.sparkContext, "getConf", lambda: conf)
+def test_a_users_setting_of_hadoop_stays(session: SparkSession) -> None:
     hadoop = session.sparkContext._jsc.hadoopConfiguration()
     hadoop.set("fs.s3a.endpoint", "https://mine")
-    object_stores.use(session, StoreOptions(OPTIONS), "test")
-    assert hadoop.get("fs.s3a.endpoint") == "https://mine"
+    session.conf.set("spark.hadoop.fs.s3a.endpoint", "https://mine")
+    try:
+        object_stores.use(session, StoreOptions(OPTIONS), "test")
+        assert hadoop.get("fs.s3a.endpoint") == "https://mine"
+    finally:
+        session.conf.unset("spark.hadoop.fs.s3a.endpoint")
 
 
 def test_bad_storage_is_refused_before_anything_starts() -> None:
