@@ -2,6 +2,7 @@
 
 import json
 import struct
+import zipfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -49,3 +50,13 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "2_x.changelog").write_bytes(blocks(changelog("v2"), 500))
     with pytest.raises(StateError, match="has the unknown format 'v2'"):
         LocalStateFiles("lz4").lineage(str(tmp_path), StateVersion(2, "x"))
+
+
+def test_a_snapshot_of_an_unknown_format_refers_to_nothing(tmp_path: Path) -> None:
+    for form in ("v1", "v3"):
+        with zipfile.ZipFile(tmp_path / f"{form[1]}_x.zip", "w") as archive:
+            archive.writestr("metadata", f'{form}\n{{"sstFiles": [{{"dfsSstFileName": "a.sst"}}], "logFiles": []}}')
+    files = LocalStateFiles("lz4")
+    assert files.referred(str(tmp_path), StateVersion(1, "x")) == ("SSTs/a.sst",)
+    with pytest.raises(StateError, match="has the unknown format 'v3'"):
+        files.referred(str(tmp_path), StateVersion(3, "x"))

@@ -25,6 +25,7 @@ from spark_ext.storage import local_path
 _LZ4: Final = struct.Struct("<8sBIII")  # magic, method, compressed size, size, checksum
 _STORED: Final = 0x10  # a method, beside the level of compression
 _WITH_LINEAGE: Final = ("v3", "v4")
+_METADATA: Final = (b"v1", b"v2")  # of snapshots; in Spark 4.0 the number is that of the checkpoint format
 _CODEC: Final = "spark.sql.streaming.stateStore.compression.codec"
 
 
@@ -47,18 +48,17 @@ class LocalStateFiles:
         content = io.BytesIO(self._decompressed(path.read_bytes()))
         found = _text(content)
         if found not in _WITH_LINEAGE:
-            raise StateError(
-                f"the changelog {path} has the unknown format '{found}'",
-                operator="the state of a query",
-                kept="all committed epochs",
-                do="use the Spark version for which this release of spark-ext was made",
-            )
+            raise _unknown(f"the changelog {path}", found)
         return tuple(StateVersion(int(one["version"]), one["checkpointUniqueId"]) for one in json.loads(_text(content)))
 
     def referred(self, folder: str, version: StateVersion) -> tuple[str, ...]:
         """See `StateFiles`."""
-        with zipfile.ZipFile(_place(folder) / version.snapshot) as archive:
-            metadata = json.loads(archive.read("metadata").partition(b"\n")[2])
+        path = _place(folder) / version.snapshot
+        with zipfile.ZipFile(path) as archive:
+            form, _, text = archive.read("metadata").partition(b"\n")
+        if form not in _METADATA:
+            raise _unknown(f"the snapshot {path}", form.decode(errors="replace"))
+        metadata = json.loads(text)
         tables = (f"SSTs/{one['dfsSstFileName']}" for one in metadata.get("sstFiles", ()))
         logs = (f"logs/{one['dfsLogFileName']}" for one in metadata.get("logFiles", ()))
         return tuple(sorted((*tables, *logs)))
@@ -67,6 +67,15 @@ class LocalStateFiles:
         if self._codec == "zstd":
             return bytes(pa.CompressedInputStream(pa.BufferReader(content), "zstd").read())
         return b"".join(_blocks(content))
+
+
+def _unknown(what: str, found: str) -> StateError:
+    return StateError(
+        f"{what} has the unknown format '{found[:20]}'",
+        operator="the state of a query",
+        kept="all committed epochs",
+        do="use the Spark version for which this release of spark-ext was made",
+    )
 
 
 def _blocks(content: bytes) -> Iterator[bytes]:
