@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 _ATTEMPTS: Final = 10  # How often a folder is made again that others remove at the same time
 # What a file system says that cannot link these two names: another file system, or one without hard links.
-_NO_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES})
+_NO_LINK: Final = frozenset(
+    {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.ENOSYS}
+)
 _NO_FOLDER_SYNC: Final = frozenset({errno.EINVAL, errno.EBADF})  # Folders are not synced apart from files
 
 
@@ -161,9 +163,9 @@ class LocalFolder(Folder):
     def lacking(self) -> str | None:
         """What the file system lacks of what commits need; None: nothing. Leaves only the folder."""
         self.make(durable=True)
-        first, second = (f"{DRAFT}{NOBODY}-{secrets.token_hex(8)}" for _ in range(2))
+        second = f"{DRAFT}{NOBODY}-{secrets.token_hex(8)}"
+        first = self._draft(self.path / second, "1", durable=False, private=False, writer=NOBODY).name
         try:
-            self.write(first, "1")
             try:
                 self._link(self.path / first, self.path / second)
             except OSError as problem:
@@ -172,7 +174,12 @@ class LocalFolder(Folder):
                 raise
             if self.create_once(second, "2"):
                 return "exclusive creation of a file"
-            self.write(second, "3")
+            try:
+                self.write(second, "3")
+            except OSError as problem:
+                if problem.errno in _NO_LINK:
+                    return "renaming over a file"
+                raise
             if self.read(first) != b"1" or self.read(second) != b"3":
                 return "renaming over a file"
             return None if {first, second} <= {*self.names()} else "listing of new files"

@@ -259,6 +259,18 @@ class _Linkless(LocalFolder):
         raise OSError(errno.EPERM, "no links")
 
 
+class _WithoutCall(LocalFolder):
+    """A file system in user space that does not implement links."""
+
+    def _link(self, source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSYS, "not implemented")
+
+
+class _Refusing(LocalFolder):
+    def _replace(self, source: Path, target: Path) -> None:
+        raise OSError(errno.ENOTSUP, "no renames")
+
+
 class _Overwriting(LocalFolder):
     def _link(self, source: Path, target: Path) -> None:
         target.unlink(missing_ok=True)
@@ -281,6 +293,8 @@ class _Forgetful(LocalFolder):
     [
         (LocalFolder, None),
         (_Linkless, "hard links"),
+        (_WithoutCall, "hard links"),
+        (_Refusing, "renaming over a file"),
         (_Overwriting, "exclusive creation of a file"),
         (_Renameless, "renaming over a file"),
         (_Forgetful, "listing of new files"),
