@@ -13,6 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 import spark_ext
+from spark_ext.spark.backend.missing import missing_name
 from spark_ext.spark.backend.private_names import ABSENT, DRIVER, JVM, WORKERS, Names
 
 PACKAGE = Path(spark_ext.__file__).parent
@@ -59,6 +60,12 @@ def test_something_uses_each_name() -> None:
         unused = {name for _, found in pairs(names) for name in found.split() if not re.search(rf"\b{name}\b", text)}
         # Spark's own page and JSON name these.
         assert not unused - {"info", "sqlExecutionId", "runId"}
+
+
+@pytest.mark.parametrize(("owner", "name"), [("SparkSession", "_jsparkSession"), ("NoneType", None)])
+def test_what_is_gone_is_no_missing_name(owner: str, name: str | None) -> None:
+    """The context of a session that was stopped is None."""
+    assert missing_name(AttributeError(f"'{owner}' object has no attribute '_jsparkSession'")) == name
 
 
 def test_the_workers_half_imports_nothing_of_spark_itself() -> None:

@@ -27,6 +27,8 @@ def missing_name(problem: BaseException) -> str | None:
         return "class"
     if not isinstance(problem, (AttributeError, ImportError)) and "py4j" not in type(problem).__module__:
         return None
+    if str(problem).startswith("'NoneType' object"):
+        return None  # what is gone, such as the context of a stopped session, is not lacking
     found = _SAYS.search(str(problem))
     name = None if found is None else next(filter(None, found.groups()))
     return name if name is not None and _needed_by(name) else None
