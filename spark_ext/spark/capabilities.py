@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+from spark_ext.errors import EnvironmentProblem
+
 Release: TypeAlias = tuple[int, ...]
 """Major and minor number."""
 
@@ -56,5 +58,13 @@ def release_of(version: str) -> Release:
 
 
 def capabilities(version: str) -> Capabilities:
-    """Of a version of Spark, which is one of `VERSIONS`."""
-    return VERSIONS[release_of(version)]
+    """Of a version of Spark, if it is one of `VERSIONS`."""
+    found = VERSIONS.get(release_of(version))
+    if found is None:
+        raise EnvironmentProblem(
+            f"Spark is {version}, and jobs run on Spark {', '.join(f'{major}.{minor}' for major, minor in VERSIONS)}",
+            operator="the Spark session",
+            kept="nothing was started",
+            do="use a release of Spark that the page 'Supported versions' names",
+        )
+    return found

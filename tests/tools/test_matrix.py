@@ -10,6 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from uv import find_uv_bin
 
+from spark_ext.errors import EnvironmentProblem
 from spark_ext.spark.capabilities import PREFERRED, VERSIONS, capabilities, release_of
 from tests.support import pages
 from tools import matrix
@@ -123,3 +124,9 @@ def test_the_extra_brings_a_delta_that_has_a_jar(spark: str) -> None:
     found = subprocess.run(command, input=asked, capture_output=True, text=True, check=True).stdout
     (delta,) = re.findall(r"^delta-spark==(\S+)$", found, re.MULTILINE)
     assert release_of(delta) in capabilities(spark).delta
+
+
+@pytest.mark.parametrize("version", ["", "4", "3.5.7", "4.20.1", "17.3.0+dbr"])
+def test_an_unknown_version_is_refused_by_name(version: str) -> None:
+    with pytest.raises(EnvironmentProblem, match=r"jobs run on Spark 4\.0, 4\.1"):
+        capabilities(version)
