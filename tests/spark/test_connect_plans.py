@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("grpc_status", reason="pip install 'pyspark[connect]'")
 
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql.connect import functions as F
 from pyspark.sql.connect.streaming.readwriter import DataStreamReader
 
@@ -14,6 +15,10 @@ from spark_ext.spark.backend.connect import CONNECT
 from spark_ext.worker_internals import encoded_properties
 
 SESSION: Any = SimpleNamespace(client=SimpleNamespace(), session_id="s")
+
+
+class _Session(SimpleNamespace):
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 def frame(uid: str, **options: str) -> Any:
@@ -85,3 +90,14 @@ def test_our_sources_and_sink_get_options_and_others_do_not() -> None:
 
 def test_a_tag_has_no_comma() -> None:
     assert "," not in encoded_properties({"spark_ext.query": "a,b"})
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_server_that_has_sent_a_stack_is_not_lost(sent: bool) -> None:
+    """A function of the user's may have called a service of its own that is not there."""
+    closed: list[bool] = []
+    session: Any = _Session(client=SimpleNamespace(close=lambda: closed.append(True)))
+    text = "<_InactiveRpcError of RPC that terminated with: status = StatusCode.UNAVAILABLE>"
+    failure = SparkConnectGrpcException(text, server_stacktrace="at org.apache.spark" if sent else None)
+    assert (CONNECT.lost(session, failure, None) is None) == sent
+    assert closed == ([] if sent else [True])

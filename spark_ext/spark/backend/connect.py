@@ -184,9 +184,10 @@ class _Connect:
     def lost(self, spark: SparkSession, failure: BaseException, pid: int | None) -> Loss | None:
         client: Any = spark
         text = str(failure)
+        has_stack = bool(getattr(failure, "_stacktrace", None))  # it comes from the server: the user's code has failed
         if spark in self._lost:
             return self._lost[spark]
-        if _UNAVAILABLE in f"{_status_of(failure)} {text}":
+        if not has_stack and _UNAVAILABLE in f"{_status_of(failure)} {text}":
             what = "the server of Spark Connect does not answer"
             client.client.close()  # each further call would wait again, as this one has
         elif any(sign in text for sign in _SESSION_GONE):
