@@ -62,6 +62,14 @@ def test_an_older_incarnation_cannot_replace_or_withdraw_a_newer(tmp_path: Path)
     assert registry.lookup("s", tmp_path) is None
 
 
+def test_an_operator_may_move_after_a_killed_start(tmp_path: Path) -> None:
+    """Over Spark Connect the folder outlives its driver."""
+    registry.publish([registration(incarnation=1, query="before")], tmp_path)
+    moved = registration(incarnation=2, query="after")
+    registry.publish([moved], tmp_path)
+    assert registry.lookup("s", tmp_path) == moved
+
+
 def test_the_folder_is_private_and_its_name_cannot_be_guessed(tmp_path: Path) -> None:
     assert registry.new_folder() != registry.new_folder()
     place = tmp_path / "registry"

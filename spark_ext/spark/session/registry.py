@@ -184,6 +184,8 @@ def _publish(entries: tuple[Registration, ...], place: Path) -> None:
         other = lookup(entry.uid, place)
         if other is None:
             continue
+        if other.job_id == entry.job_id and other.incarnation < entry.incarnation:
+            continue  # an earlier start has left it, in which the operator may have been in another query
         if other.job_id == entry.job_id and other.incarnation > entry.incarnation:
             raise FencedError(
                 f"incarnation {other.incarnation} of the job has been started in this session; this is "
