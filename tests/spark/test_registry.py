@@ -1,5 +1,6 @@
 """The session registry: one small file per uid, one running job per uid."""
 
+import json
 import os
 import shutil
 import time
@@ -68,6 +69,20 @@ def test_an_operator_may_move_after_a_killed_start(tmp_path: Path) -> None:
     moved = registration(incarnation=2, query="after")
     registry.publish([moved], tmp_path)
     assert registry.lookup("s", tmp_path) == moved
+
+
+def test_a_worker_keeps_nothing_of_an_earlier_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_WORKER", "own")
+    for name in ("OF_A", "OF_B"):
+        monkeypatch.delenv(name, raising=False)
+
+    def entered(**given: str) -> dict[str, str]:
+        registry.enter({registry.OPTION: json.dumps(given)} if given else {})
+        return {name: os.environ[name] for name in ("OF_WORKER", "OF_A", "OF_B") if name in os.environ}
+
+    assert entered(OF_A="1", OF_WORKER="a") == {"OF_WORKER": "a", "OF_A": "1"}
+    assert entered(OF_B="2") == {"OF_WORKER": "own", "OF_B": "2"}
+    assert entered() == {"OF_WORKER": "own"}
 
 
 def test_the_folder_is_private_and_its_name_cannot_be_guessed(tmp_path: Path) -> None:

@@ -106,11 +106,21 @@ def options_for(spark: SparkSession, place: Path) -> dict[str, str]:
     return {OPTION: json.dumps({**backend_of(spark).environment(spark), VARIABLE: str(place), NOTES_ENDS: "1"})}
 
 
+_replaced: dict[str, str | None] = {}  # the environment that `enter` has replaced in this process
+
+
 def enter(options: Mapping[str, str]) -> None:
     """In a Python worker: let its environment be what a job has added to an operator's options, if it has."""
-    given = options.get(OPTION)
-    if given:
-        os.environ.update(json.loads(given))
+    # Spark reuses a worker for tasks of other jobs, and other clients.
+    for name, before in _replaced.items():
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
+    _replaced.clear()
+    for name, value in json.loads(options.get(OPTION) or "{}").items():
+        _replaced[name] = os.environ.get(name)
+        os.environ[name] = value
 
 
 def lookup(uid: str, place: Path | None = None) -> Registration | None:
