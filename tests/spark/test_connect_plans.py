@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("grpc_status", reason="pip install 'pyspark[connect]'")
 
-from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException, StreamingQueryException
 from pyspark.sql.connect import functions as F
 from pyspark.sql.connect.streaming.readwriter import DataStreamReader
 
@@ -101,3 +101,10 @@ def test_a_server_that_has_sent_a_stack_is_not_lost(sent: bool) -> None:
     failure = SparkConnectGrpcException(text, server_stacktrace="at org.apache.spark" if sent else None)
     assert (CONNECT.lost(session, failure, None) is None) == sent
     assert closed == ([] if sent else [True])
+
+
+@pytest.mark.parametrize("kind", [SparkConnectGrpcException, StreamingQueryException])
+def test_a_query_may_fail_with_a_session_of_its_own(kind: type[SparkConnectGrpcException]) -> None:
+    """A function of `foreachBatch` runs in the server with another session."""
+    found = CONNECT.lost(_Session(), kind("[INVALID_HANDLE.SESSION_CLOSED] session was closed"), None)
+    assert (found is None) == (kind is StreamingQueryException)

@@ -182,6 +182,8 @@ class _Connect:
     is_stopping = is_stopped
 
     def lost(self, spark: SparkSession, failure: BaseException, pid: int | None) -> Loss | None:
+        from pyspark.errors import StreamingQueryException
+
         client: Any = spark
         text = str(failure)
         has_stack = bool(getattr(failure, "_stacktrace", None))  # it comes from the server: the user's code has failed
@@ -190,7 +192,7 @@ class _Connect:
         if not has_stack and _UNAVAILABLE in f"{_status_of(failure)} {text}":
             what = "the server of Spark Connect does not answer"
             client.client.close()  # each further call would wait again, as this one has
-        elif any(sign in text for sign in _SESSION_GONE):
+        elif not isinstance(failure, StreamingQueryException) and any(sign in text for sign in _SESSION_GONE):
             what = "the server of Spark Connect was started again, or has ended the session"
         else:
             return None
