@@ -41,7 +41,7 @@ def test_a_lineage_may_span_blocks_of_lz4(size: int, tmp_path: Path) -> None:
 def test_a_lineage_compressed_with_zstd(tmp_path: Path) -> None:
     with pa.CompressedOutputStream(str(tmp_path / "40_x.changelog"), "zstd") as out:
         out.write(changelog("v4"))
-    assert LocalStateFiles("zstd").lineage(f"file:{tmp_path}", StateVersion(40, "x")) == FOUND
+    assert LocalStateFiles("ZStd").lineage(f"file:{tmp_path}", StateVersion(40, "x")) == FOUND
 
 
 def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:

@@ -33,14 +33,15 @@ class LocalStateFiles:
     """See `StateFiles`; its folders are those of a file system that this process reaches."""
 
     def __init__(self, codec: str) -> None:
-        if codec not in ("lz4", "zstd"):
+        name = codec.lower()  # as Spark reads it
+        if name not in ("lz4", "zstd"):
             raise StateError(
                 f"{_CODEC} is {codec}, which only a JVM can read",
                 operator="the state of a query, over Spark Connect",
                 kept="all committed epochs",
                 do=f"set {_CODEC} to lz4 or zstd, and start with a new state directory",
             )
-        self._codec = codec
+        self._codec = name
 
     def lineage(self, folder: str, version: StateVersion) -> tuple[StateVersion, ...]:
         """See `StateFiles`."""
