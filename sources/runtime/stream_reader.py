@@ -82,7 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._note(start, end)
             return end
         registration = None if self._prepared else registry.lookup(self.uid)
-        if registration is not None and registration.until_now:
+        if registration is not None and registration.available_now:
             self.prepareForTriggerAvailableNow()
         self._prepared = True
         start = self.initialOffset() if self._reached is None else self._reached

@@ -8,6 +8,7 @@ import pytest
 from spark_ext.model.lifecycle import State
 from spark_ext.model.restarts import UntilNow, Upstream
 from spark_ext.queries.catching_up import AT_REST
+from spark_ext.queries.records import registrations
 from spark_ext.queries.spec import OperatorSpec
 from spark_ext.spark.backend.contract import OwnEnd
 from spark_ext.spark.logs import watermarks
@@ -141,3 +142,11 @@ def test_event_times_of_a_run_are_noted_before_the_restart(tmp_path: Path) -> No
     feeding.append(Upstream(ended=False, epochs=1))
     bench.tick(AT_REST)
     assert (bench.query.starts, watermarks.newest(bench.run.checkpoint, 0)) == (2, {"a~end": 50})
+
+
+@pytest.mark.parametrize("until", [None, UntilNow()])
+def test_a_pause_ends_a_run_until_now_and_no_query(tmp_path: Path, until: UntilNow | None) -> None:
+    """One that has a trigger of its own waits for the pause: nothing would say that it has not read everything."""
+    bench = Bench(tmp_path, until=until, available_now=until is None)
+    (found,) = registrations(bench.spec, bench.context, "c", 0, 0)
+    assert found.available_now and found.until_now is (until is not None)

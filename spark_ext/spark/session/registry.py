@@ -68,6 +68,7 @@ class Registration:
     passed: int = 0  # the newest control event when its query was started: it is not restarted for that or older ones
     rebuild: Sequence[str] = ()  # keys of the user's configuration on which the query's plan depends; see `is_read`
     until_now: bool = False  # whether this run ends with what is there when it begins
+    available_now: bool = False  # whether its query ends with what is there, as this run does or by its own trigger
     samples: bool = False  # whether processes that work for it can be asked for their stacks
     lag_ms: int = 0  # age of a source's lag at which it is asked again, ms; 0: it is asked with each epoch alone
     # Exchanges that its query writes: kind, path, and uid and checkpoint of each source that the query waits for.

@@ -15,7 +15,7 @@ from spark_ext.sources.contract import Channel
 from spark_ext.sources.runtime.reader import PATIENCE, PERIOD, ChannelReader, Idle, ReadTask, assign
 from spark_ext.sources.runtime.stream_reader import ReadAllAvailable
 from spark_ext.spark.session import registry
-from tests.sources.memory import Memory, Store, memory
+from tests.sources.memory import Memory, Store, memory, registration
 
 
 @pytest.mark.core
@@ -167,3 +167,19 @@ def test_a_source_without_rows_does_not_delay_anothers_epochs(asked: Asked) -> N
         assert asked() == 3
         asked.reader.commit(asked.at)
     assert asked.pauses == []
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_before_4_2_a_query_reads_what_is_there_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, available_now: bool
+) -> None:
+    """Spark asks without a start, and does not say that the query ends."""
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path))
+    registry.publish([registration(available_now=available_now)], tmp_path)
+    store = Store({"a": 3}, ends=False)
+    reader = ChannelReader(memory(store, bounded=False), StructType())
+    start, first = reader.initialOffset(), reader.latestOffset()
+    reader.partitions(start, first)
+    store.rows["a"] = 5
+    assert (reader.latestOffset() == first) is available_now
+    assert (registry.noted_exhausted("s", tmp_path) == first) is available_now
