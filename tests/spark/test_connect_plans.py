@@ -106,5 +106,6 @@ def test_a_server_that_has_sent_a_stack_is_not_lost(sent: bool) -> None:
 @pytest.mark.parametrize("kind", [SparkConnectGrpcException, StreamingQueryException])
 def test_a_query_may_fail_with_a_session_of_its_own(kind: type[SparkConnectGrpcException]) -> None:
     """A function of `foreachBatch` runs in the server with another session."""
-    found = CONNECT.lost(_Session(), kind("[INVALID_HANDLE.SESSION_CLOSED] session was closed"), None)
+    session: Any = _Session()
+    found = CONNECT.lost(session, kind("[INVALID_HANDLE.SESSION_CLOSED] session was closed"), None)
     assert (found is None) == (kind is StreamingQueryException)
