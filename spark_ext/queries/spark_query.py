@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_ext.control import current, emitted
@@ -250,14 +251,7 @@ class SparkQuery:
         return query.status["message"] == _NO_DATA and self._has_read_all()
 
     def _has_read_all(self) -> bool:
-        """Whether each source has noted that it has nothing more to read where the query stands."""
-        notes = [registry.noted_exhausted(uid, self._context.registry) for uid in self._watched]
-        if None in notes:
-            return False
-        log = SparkLog(self._checkpoint)
-        newest = log.newest_offsets()
-        logged = None if newest is None else log.offsets(newest)
-        return newest == log.newest_commit() and (logged is None or all(note in logged.sources for note in notes))
+        return has_read_all(self._watched, self._context.registry, self._checkpoint)
 
     def _own_end(self, query: StreamingQuery) -> OwnEnd | None:
         if not self._until_now:
@@ -308,6 +302,20 @@ class SparkQuery:
         if self._query is None:
             return []
         return [*self._earlier, *hints_of(self._backend.recent_progress(self._query, after))]
+
+
+def has_read_all(uids: Iterable[str], place: Path, checkpoint: str) -> bool:
+    """Whether each source has noted that it has nothing more to read where the query stands; False: or not known."""
+    notes = [registry.noted_exhausted(uid, place) for uid in uids]
+    if None in notes:
+        return False
+    log = SparkLog(checkpoint)
+    try:
+        newest, committed = log.newest_offsets(), log.newest_commit()
+        logged = None if newest is None else log.offsets(newest)
+    except OSError:
+        return False  # the query runs on, and is looked at again
+    return newest == committed and (logged is None or all(note in logged.sources for note in notes))
 
 
 def lost_spark(failure: BaseException, operator: str, spark: SparkSession, pid: int | None) -> SparkLostError | None:

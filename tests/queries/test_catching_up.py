@@ -9,11 +9,14 @@ from spark_ext.model.lifecycle import State
 from spark_ext.model.restarts import UntilNow, Upstream
 from spark_ext.queries.catching_up import AT_REST
 from spark_ext.queries.records import registrations
+from spark_ext.queries.spark_query import has_read_all
 from spark_ext.queries.spec import OperatorSpec
 from spark_ext.spark.backend.contract import OwnEnd
 from spark_ext.spark.logs import watermarks
+from spark_ext.spark.session import registry
 from spark_ext.spark.watching.query_events import Hint
-from tests.queries.fakes import QUERY_ID, TASK_LOST, Bench, position
+from tests.queries.fakes import QUERY_ID, TASK_LOST, Bench, FakeQuery, position
+from tests.sources.memory import registration
 
 NOTHING_LEFT = OwnEnd(found_nothing=True, one_epoch=False)
 STOPPED = OwnEnd(found_nothing=False, one_epoch=False)
@@ -150,3 +153,17 @@ def test_a_pause_ends_a_run_until_now_and_no_query(tmp_path: Path, until: UntilN
     bench = Bench(tmp_path, until=until, available_now=until is None)
     (found,) = registrations(bench.spec, bench.context, "c", 0, 0)
     assert found.available_now and found.until_now is (until is not None)
+
+
+def test_a_log_that_cannot_be_read_now_is_no_end(tmp_path: Path) -> None:
+    """The query runs on: before Spark 4.2 the job itself looks whether it has read everything."""
+    place, checkpoint = tmp_path / "registry", tmp_path / "checkpoint"
+    registry.publish([registration()], place)
+    at = position("s", at=1).to_json()
+    registry.write_private(place / registry.note("s", "end"), at)
+    FakeQuery(checkpoint).commit(at)
+    assert has_read_all(["s"], place, str(checkpoint))
+    assert not has_read_all(["s", "t"], place, str(checkpoint))
+    (checkpoint / "commits").rename(tmp_path / "commits")
+    (checkpoint / "commits").write_text("a folder that does not answer")
+    assert not has_read_all(["s"], place, str(checkpoint))
