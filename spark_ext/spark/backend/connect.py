@@ -256,7 +256,7 @@ class _Connect:
         return LocalStateFiles(codec)
 
     def repartition_state(self, spark: SparkSession, checkpoint: str, partitions: int) -> None:
-        _absent("distributing state over another number of partitions", "do so with a classic session")
+        _absent("distributing state over another number of partitions", "rescale the job with a classic session")
 
     def settle_state(self, spark: SparkSession, folder: str) -> bool:
         return True
