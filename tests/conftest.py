@@ -79,11 +79,7 @@ def spark(spark_of_process: SparkSession, request: pytest.FixtureRequest) -> Ite
             with validated_jobs(request.node):
                 yield session
         finally:
-            for query in session.streams.active:
-                query.stop()
-            for table in session.catalog.listTables():
-                if table.isTemporary:
-                    session.catalog.dropTempView(table.name)
+            _end(session, with_views=True)
             _put_back(session, before, dict(session.conf.getAll))
         return
     # Java's own maps and lists: Python's copies of them, and a Spark job for the views, would cost each test 0.1 s.
@@ -94,15 +90,18 @@ def spark(spark_of_process: SparkSession, request: pytest.FixtureRequest) -> Ite
             yield session
     finally:
         # Also after a history that is not valid: the next test of this process is not to inherit anything.
-        for query in session.streams.active:
-            query.stop()
-        if not java.sessionState().catalog().listLocalTempViews("*").isEmpty():
-            for table in session.catalog.listTables():
-                if table.isTemporary:
-                    session.catalog.dropTempView(table.name)
+        _end(session, with_views=not java.sessionState().catalog().listLocalTempViews("*").isEmpty())
         after = java.conf().getAllAsJava()
         if not after.equals(before):
             _put_back(session, dict(before), dict(after))
+
+
+def _end(session: SparkSession, *, with_views: bool) -> None:
+    for query in session.streams.active:
+        query.stop()
+    for table in session.catalog.listTables() if with_views else ():
+        if table.isTemporary:
+            session.catalog.dropTempView(table.name)
 
 
 def _put_back(session: SparkSession, before: dict[str, str], after: dict[str, str]) -> None:
