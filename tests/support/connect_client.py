@@ -46,7 +46,7 @@ def _fail_once(marker: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
 
 
 def linked(spark: SparkSession, folder: str) -> sx.Job:
-    """Files that come for ever, in windows, and through an exchange to a query that awaits something for each row."""
+    """Files that keep arriving, in windows; an exchange passes them to a query that awaits something for each row."""
     job = sx.Job(spark, "linked", state=f"{folder}/state")
     x = job.exchange("x", partitions=2, key="id")
     read = spark.readStream.format("files").schema("id bigint, at timestamp")

@@ -187,7 +187,7 @@ def start_job(
 def _require_file_system(job: str, state: str) -> None:
     place, lacking = local_path(state), None
     if place is not None:
-        with suppress(OSError):  # what cannot be written at all is told by what writes it
+        with suppress(OSError):  # the first write reports a directory that cannot be written
             lacking = LocalFolder(place).lacking()
     if lacking is not None:
         raise EnvironmentProblem(

@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "SPARK_EXT_REGISTRY"  # environment variable of driver and workers: the directory, which need not exist
 PARALLELISM = "SPARK_EXT_PARALLELISM"  # of Python workers: the session's default parallelism when it was registered
-NOTES_ENDS = (
-    "SPARK_EXT_NOTES_ENDS"  # of Python workers: sources note their end, as Spark does not say how a query ended
-)
+NOTES_ENDS = "SPARK_EXT_NOTES_ENDS"  # of Python workers: sources note that they have nothing more to read
 OPTION = "spark_ext.workers"  # of a job's sources and sinks, without an environment of their own: all of these, as JSON
 ABANDONED_AFTER = 86_400  # s; an older directory is of a driver that was killed: one in use is renewed all the time
 _NAME = re.compile(r"spark-ext-[0-9a-f]{32}")

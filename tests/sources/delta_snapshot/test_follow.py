@@ -309,7 +309,7 @@ def test_a_restore_is_no_delete_and_the_advice_doubles_no_row(tmp_path: Path, as
     error = refused(run, StateError, r"version 2 of the table \(RESTORE\)")
     assert "ignore_deletes" not in error.do and "a target of its own" in error.do
     assert later(run) == before
-    assert read(started(tmp_path, uid="anew")) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert read(started(tmp_path, uid="other")) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     told = started(tmp_path, uid="told", starting_version="0", on_change="skip")
     assert read(told) == [*before, 5, 6, 7, 8, 9], "what the page says of skip"
 
