@@ -293,7 +293,7 @@ def _in_force(accepted: Sequence[Mapping[str, Any]], obeyed: Collection[str]) ->
         obeyed: ids of those that were acknowledged. Others do not end what was in force before them.
     """
     slots: dict[tuple[str, str, str], set[int]] = {}
-    waiting: dict[int, tuple[tuple[str, str, str], set[int]]] = {}
+    waiting: dict[int, tuple[tuple[str, str, str], bool]] = {}
     kept: set[int] = set()
     for row in sorted(accepted, key=lambda row: row["sequence"]):
         number, value = row["sequence"], from_json(row["value"], ControlEventRow, "value")
@@ -304,27 +304,26 @@ def _in_force(accepted: Sequence[Mapping[str, Any]], obeyed: Collection[str]) ->
             for (name, target, slot), numbers in moved.items():
                 slots.setdefault((name, now if target == was else target, slot), set()).update(numbers)
             waiting = {
-                one: ((name, now if target == was else target, slot), numbers)
-                for one, ((name, target, slot), numbers) in waiting.items()
+                one: ((name, now if target == was else target, slot), ends)
+                for one, ((name, target, slot), ends) in waiting.items()
             }
         elif row["kind"] == "release":
             if value["sequence"] in waiting and not value.get("void"):
-                where, numbers = waiting.pop(value["sequence"])
+                where, ends = waiting.pop(value["sequence"])
+                both = {value["sequence"], number}
                 if value.get("withdrawn"):
-                    kept |= {*numbers, number}  # without the one, the other would wait again
+                    kept |= both  # without the one, the other would wait again
                 else:
-                    slots[where] = {*numbers, number}
+                    slots[where] = both if ends else slots.get(where, set()) | both
         elif (kind := kinds().get(row["kind"])) is None or kind.standing:
             slot = str(value.get(kind.slot, "")) if kind is not None and kind.slot and isinstance(value, dict) else ""
             where = (kind.ends if kind is not None and kind.ends else row["kind"], row["target"], slot)
+            ends = row["event_id"] in obeyed and row["expires_at"] is None
             if row["delivery"] == "aligned":
-                waiting[number] = (where, {number})
-            elif row["event_id"] in obeyed and row["expires_at"] is None:
-                slots[where] = {number}
+                waiting[number] = (where, ends)
             else:
-                slots.setdefault(where, set()).add(number)
-    held = [numbers for _, numbers in waiting.values()]
-    return kept.union(*slots.values(), *held)
+                slots[where] = {number} if ends else slots.get(where, set()) | {number}
+    return kept.union(waiting, *slots.values())
 
 
 def _with_status(rows: pa.Table, statuses: Sequence[str]) -> pa.Table:
