@@ -60,6 +60,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     _exhausted: dict[str, Any] | None = None
     """Where it had nothing more to read."""
     _prepared = False
+    _start: int | None = None
+    """Random number of the job's start in which it plans; None: no job runs it."""
 
     @property
     def uid(self) -> str:
@@ -79,11 +81,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is not None:
             end = self.next_offset(start)
             if registry.NOTES_ENDS in os.environ:
+                self._start = int(os.environ[registry.NOTES_ENDS])
                 self._note(start, end)
             return end
         registration = None if self._prepared else registry.lookup(self.uid)
-        if registration is not None and registration.available_now:
-            self.prepareForTriggerAvailableNow()
+        if registration is not None:
+            # A later start may replace it.
+            self._start = int(os.environ.get(registry.NOTES_ENDS, registration.start))
+            if registration.available_now:
+                self.prepareForTriggerAvailableNow()
         self._prepared = True
         start = self.initialOffset() if self._reached is None else self._reached
         end = self.next_offset(start)
@@ -91,8 +97,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _note(self, start: dict[str, Any], end: dict[str, Any]) -> None:
-        if end == start != self._exhausted:
-            registry.note_exhausted(self.uid, start)
+        if self._start is not None and end == start != self._exhausted:
+            registry.note_exhausted(self.uid, start, self._start)
             self._exhausted = start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -172,7 +172,8 @@ class SparkQuery:
             writer = writer.option(OPTION, self._identity.encode())
         self._backend.name_sink(writer, self._spec.uid)
         place = self._context.registry
-        writer = self._backend.for_workers(writer, registry.options_for(self._session, place), operators.is_ours)
+        options = registry.options_for(self._session, place, self._identity.start)
+        writer = self._backend.for_workers(writer, options, operators.is_ours)
         if only_planned:
             # Spark advises `availableNow` instead, which would read on after the epoch that is planned.
             writer = writer.trigger(once=True)
@@ -251,7 +252,7 @@ class SparkQuery:
         return query.status["message"] == _NO_DATA and self._has_read_all()
 
     def _has_read_all(self) -> bool:
-        return has_read_all(self._watched, self._context.registry, self._checkpoint)
+        return has_read_all(self._watched, self._context.registry, self._identity.start, self._checkpoint)
 
     def _own_end(self, query: StreamingQuery) -> OwnEnd | None:
         if not self._until_now:
@@ -304,9 +305,9 @@ class SparkQuery:
         return [*self._earlier, *hints_of(self._backend.recent_progress(self._query, after))]
 
 
-def has_read_all(uids: Iterable[str], place: Path, checkpoint: str) -> bool:
+def has_read_all(uids: Iterable[str], place: Path, start: int, checkpoint: str) -> bool:
     """Whether each source has noted that it has nothing more to read where the query stands; False: or not known."""
-    notes = [registry.noted_exhausted(uid, place) for uid in uids]
+    notes = [registry.noted_exhausted(uid, place, start) for uid in uids]
     if None in notes:
         return False
     log = SparkLog(checkpoint)

@@ -160,10 +160,11 @@ def test_a_log_that_cannot_be_read_now_is_no_end(tmp_path: Path) -> None:
     place, checkpoint = tmp_path / "registry", tmp_path / "checkpoint"
     registry.publish([registration()], place)
     at = position("s", at=1).to_json()
-    registry.write_private(place / registry.note("s", "end"), at)
+    registry.write_private(place / registry.note("s", "end"), {"start": 7, "at": at})
     FakeQuery(checkpoint).commit(at)
-    assert has_read_all(["s"], place, str(checkpoint))
-    assert not has_read_all(["s", "t"], place, str(checkpoint))
+    assert has_read_all(["s"], place, 7, str(checkpoint))
+    assert not has_read_all(["s", "t"], place, 7, str(checkpoint))
+    assert not has_read_all(["s"], place, 8, str(checkpoint)), "the query of an earlier start has noted it"
     (checkpoint / "commits").rename(tmp_path / "commits")
     (checkpoint / "commits").write_text("a folder that does not answer")
-    assert not has_read_all(["s"], place, str(checkpoint))
+    assert not has_read_all(["s"], place, 7, str(checkpoint))

@@ -1,11 +1,16 @@
 """The session registry: one small file per uid, one running job per uid."""
 
+import fcntl
+import importlib.util
 import json
 import os
 import shutil
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
 
@@ -15,6 +20,7 @@ from spark_ext.spark.session import lag_notes, registry
 from spark_ext.spark.session.lag_notes import LagNotes
 from spark_ext.spark.watching.query_events import SourceReport
 from tests.sources.memory import registration
+from tests.support.waiting import until
 
 
 def test_outside_a_job_nothing_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +67,42 @@ def test_an_older_incarnation_cannot_replace_or_withdraw_a_newer(tmp_path: Path)
     assert registry.lookup("s", tmp_path) == newer
     registry.withdraw(["s"], tmp_path, (newer.job_id, 2))
     assert registry.lookup("s", tmp_path) is None
+
+
+@pytest.mark.parametrize("older_does", ["publish", "withdraw"])
+def test_two_clients_change_registrations_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older_does: str
+) -> None:
+    """Over Spark Connect they are processes of their own, with locks of threads of their own."""
+    spec = importlib.util.find_spec(registry.__name__)
+    assert spec is not None and spec.loader is not None
+    other: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(other)
+    older, newer = registration(incarnation=1), registration(incarnation=2)
+    if older_does == "withdraw":
+        registry.publish([older], tmp_path / "registry")
+    arrived, flock, lookup = threading.Event(), fcntl.flock, registry.lookup
+    takes_over = threading.Thread(target=other.publish, args=([newer], tmp_path / "registry"))
+
+    def locked(file: IO[bytes], how: int) -> None:
+        arrived.set()
+        flock(file, how)
+
+    def found(uid: str, place: Path) -> registry.Registration | None:
+        before = lookup(uid, place)
+        monkeypatch.setattr(registry, "lookup", lookup)
+        monkeypatch.setattr(other, "fcntl", SimpleNamespace(flock=locked, LOCK_EX=fcntl.LOCK_EX))
+        takes_over.start()
+        until(lambda: arrived.is_set() or not takes_over.is_alive(), "the other client")
+        return before
+
+    monkeypatch.setattr(registry, "lookup", found)
+    if older_does == "publish":
+        registry.publish([older], tmp_path / "registry")
+    else:
+        registry.withdraw(["s"], tmp_path / "registry", (older.job_id, 1))
+    takes_over.join()
+    assert registry.lookup("s", tmp_path / "registry") == newer
 
 
 def test_an_operator_may_move_after_a_killed_start(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ starts a query: the client's plan is data.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -20,8 +21,8 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -35,12 +36,24 @@ if TYPE_CHECKING:
 
 VARIABLE = "SPARK_EXT_REGISTRY"  # environment variable of driver and workers: the directory, which need not exist
 PARALLELISM = "SPARK_EXT_PARALLELISM"  # of Python workers: the session's default parallelism when it was registered
-NOTES_ENDS = "SPARK_EXT_NOTES_ENDS"  # of Python workers: sources note that they have nothing more to read
+NOTES_ENDS = "SPARK_EXT_NOTES_ENDS"  # of Python workers: the start for which sources note that they have read all
 OPTION = "spark_ext.workers"  # of a job's sources and sinks, without an environment of their own: all of these, as JSON
 ABANDONED_AFTER = 86_400  # s; an older directory is of a driver that was killed: one in use is renewed all the time
 _NAME = re.compile(r"spark-ext-[0-9a-f]{32}")
+_LOCK = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
 
-_changing = threading.Lock()  # only the driver process writes; two jobs of a session may do so at the same time
+_changing = threading.Lock()  # two jobs of a session may write at the same time
+
+
+@contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Change registrations while nobody else does: a thread, or over Spark Connect another client."""
+    with _changing, ExitStack() as stack:
+        if not _NAME.fullmatch(place.name):  # else the directory is this process's own
+            with suppress(OSError):  # a file system without locks, or nothing was published yet
+                lock = stack.enter_context(open(os.open(f"{place}.lock", _LOCK, 0o600), "wb"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @dataclass(frozen=True)
@@ -100,9 +113,10 @@ def folder_of(spark: SparkSession, state: str) -> Path:
     return Path(place) if backend.own_workers else Path(state) / "registry"
 
 
-def options_for(spark: SparkSession, place: Path) -> dict[str, str]:
+def options_for(spark: SparkSession, place: Path, start: int) -> dict[str, str]:
     """What a job adds to the options of its sources and sinks in a session without `own_workers`."""
-    return {OPTION: json.dumps({**backend_of(spark).environment(spark), VARIABLE: str(place), NOTES_ENDS: "1"})}
+    added = {VARIABLE: str(place), NOTES_ENDS: str(start)}
+    return {OPTION: json.dumps({**backend_of(spark).environment(spark), **added})}
 
 
 _replaced: dict[str, str | None] = {}  # the environment that `enter` has replaced in this process
@@ -145,11 +159,14 @@ def note(uid: str, what: Note) -> str:
     return f"{uid}.{what}"
 
 
-def note_exhausted(uid: str, at: dict[str, Any]) -> None:
-    """Note that a source has nothing more to read in this run, for a Spark that does not end a query by itself."""
-    place = folder()
-    if place is not None and (place / f"{uid}.json").exists():
-        write_private(place / note(uid, "end"), at)
+def note_exhausted(uid: str, at: dict[str, Any], start: int) -> None:
+    """Note that a source has nothing more to read in a start, for a Spark that does not end a query by itself.
+
+    The query of an earlier start may live on in a server: what it has read says nothing of this one.
+    """
+    place, there = folder(), lookup(uid)
+    if place is not None and there is not None and there.start == start:
+        write_private(place / note(uid, "end"), {"start": start, "at": at})
 
 
 def forget_exhausted(uid: str, place: Path) -> None:
@@ -157,14 +174,14 @@ def forget_exhausted(uid: str, place: Path) -> None:
     (place / note(uid, "end")).unlink(missing_ok=True)
 
 
-def noted_exhausted(uid: str, place: Path) -> dict[str, Any] | None:
-    """Where a source had nothing more to read; None: it has not noted it."""
+def noted_exhausted(uid: str, place: Path, start: int) -> dict[str, Any] | None:
+    """Where a source had nothing more to read in a start; None: it has not noted it."""
     try:
         with (place / note(uid, "end")).open() as file:
             found = json.load(file) if os.fstat(file.fileno()).st_uid == os.geteuid() else None
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return found.get("at") if isinstance(found, dict) and found.get("start") == start else None
 
 
 def _require_mine(found: os.stat_result, place: Path) -> None:
@@ -184,7 +201,7 @@ def write_private(target: Path, value: Any) -> None:
 
 def publish(entries: Iterable[Registration], place: Path) -> None:
     """Write registrations, each atomically."""
-    with _changing:
+    with _alone(place):
         _publish(tuple(entries), place)
 
 
@@ -232,7 +249,7 @@ def _remove_abandoned(parent: Path) -> None:
 
 def keep(entries: Iterable[Registration], place: Path) -> None:
     """Write registrations again that are gone, and renew the times of those that are there."""
-    with _changing:
+    with _alone(place):
         gone = []
         for entry in entries:
             try:
@@ -247,7 +264,7 @@ def keep(entries: Iterable[Registration], place: Path) -> None:
 
 def withdraw(uids: Iterable[str], place: Path, owner: tuple[str, int] | None = None) -> None:
     """Remove registrations of an owner, by job id and incarnation, or of all; and the directory after the last one."""
-    with _changing:
+    with _alone(place):
         for uid in uids:
             there = lookup(uid, place)
             if there is not None and owner in (None, (there.job_id, there.incarnation)):

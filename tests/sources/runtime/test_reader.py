@@ -182,4 +182,28 @@ def test_before_4_2_a_query_reads_what_is_there_now(
     reader.partitions(start, first)
     store.rows["a"] = 5
     assert (reader.latestOffset() == first) is available_now
-    assert (registry.noted_exhausted("s", tmp_path) == first) is available_now
+    assert (registry.noted_exhausted("s", tmp_path, 0) == first) is available_now
+
+
+@pytest.mark.parametrize("connect", [False, True])
+def test_a_query_of_an_earlier_start_notes_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connect: bool
+) -> None:
+    """It lives on in the server of Spark Connect, or in a session in which the job is taken over."""
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path))
+    registry.publish([registration(available_now=True, start=1)], tmp_path)
+    older, newer = (ChannelReader(memory(Store({"a": 3}, ends=False)), StructType()) for _ in range(2))
+
+    def exhausted(reader: ChannelReader, start: int) -> bool:
+        """After it has read three rows: whether it has noted that nothing is left."""
+        if connect:
+            monkeypatch.setenv(registry.NOTES_ENDS, str(start))
+        begin = reader.initialOffset()
+        end = reader.latestOffset(begin if connect else None)
+        reader.partitions(begin, end)
+        if start == 1:
+            registry.publish([registration(available_now=True, start=2, incarnation=2)], tmp_path)
+        assert reader.latestOffset(end if connect else None) == end
+        return registry.noted_exhausted("s", tmp_path, start) is not None
+
+    assert not exhausted(older, 1) and exhausted(newer, 2)
