@@ -52,6 +52,37 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
         LocalStateFiles("lz4").lineage(str(tmp_path), StateVersion(2, "x"))
 
 
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_a_cut_changelog_is_named(codec: str, tmp_path: Path) -> None:
+    path = tmp_path / "40_x.changelog"
+    whole = blocks(changelog(), 500) if codec == "lz4" else pa.compress(changelog(), "zstd", asbytes=True)
+    wrong = []
+    for size in range(0, len(whole), 7):
+        path.write_bytes(whole[:size])
+        try:
+            found = LocalStateFiles(codec).lineage(str(tmp_path), StateVersion(40, "x"))
+        except StateError as problem:
+            assert str(path) in str(problem)
+        else:
+            wrong += [size] if found != FOUND else []
+    assert not wrong
+
+
+def test_a_cut_snapshot_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "1_x.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("metadata", 'v1\n{"sstFiles": [{"dfsSstFileName": "a.sst"}], "logFiles": []}')
+    whole = path.read_bytes()
+    at = whole.index(b"metadata") + len("metadata")
+    damaged = whole[:at] + bytes(10) + whole[at + 10 :]
+    for content in (*(whole[:size] for size in range(len(whole))), damaged):
+        path.write_bytes(content)
+        with pytest.raises(StateError, match=f"the snapshot {path} is damaged"):
+            LocalStateFiles("lz4").referred(str(tmp_path), StateVersion(1, "x"))
+    with pytest.raises(FileNotFoundError):
+        LocalStateFiles("lz4").referred(str(tmp_path), StateVersion(2, "x"))
+
+
 def test_a_snapshot_of_an_unknown_format_refers_to_nothing(tmp_path: Path) -> None:
     for form in ("v1", "v3"):
         with zipfile.ZipFile(tmp_path / f"{form[1]}_x.zip", "w") as archive:

@@ -13,6 +13,7 @@ import json
 import struct
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -46,28 +47,47 @@ class LocalStateFiles:
     def lineage(self, folder: str, version: StateVersion) -> tuple[StateVersion, ...]:
         """See `StateFiles`."""
         path = _place(folder) / version.changelog
-        content = io.BytesIO(self._decompressed(path.read_bytes()))
-        found = _text(content)
-        if found not in _WITH_LINEAGE:
-            raise _unknown(f"the changelog {path}", found)
-        return tuple(StateVersion(int(one["version"]), one["checkpointUniqueId"]) for one in json.loads(_text(content)))
+        compressed = path.read_bytes()
+        with _readable(f"the changelog {path}"):
+            content = io.BytesIO(self._decompressed(compressed))
+            found = _text(content)
+            if found not in _WITH_LINEAGE:
+                raise _unknown(f"the changelog {path}", found)
+            items = json.loads(_text(content))
+            return tuple(StateVersion(int(one["version"]), one["checkpointUniqueId"]) for one in items)
 
     def referred(self, folder: str, version: StateVersion) -> tuple[str, ...]:
         """See `StateFiles`."""
         path = _place(folder) / version.snapshot
-        with zipfile.ZipFile(path) as archive:
+        with path.open("rb") as file, _readable(f"the snapshot {path}"), zipfile.ZipFile(file) as archive:
             form, _, text = archive.read("metadata").partition(b"\n")
-        if form not in _METADATA:
-            raise _unknown(f"the snapshot {path}", form.decode(errors="replace"))
-        metadata = json.loads(text)
-        tables = (f"SSTs/{one['dfsSstFileName']}" for one in metadata.get("sstFiles", ()))
-        logs = (f"logs/{one['dfsLogFileName']}" for one in metadata.get("logFiles", ()))
-        return tuple(sorted((*tables, *logs)))
+            if form not in _METADATA:
+                raise _unknown(f"the snapshot {path}", form.decode(errors="replace"))
+            metadata = json.loads(text)
+            tables = (f"SSTs/{one['dfsSstFileName']}" for one in metadata.get("sstFiles", ()))
+            logs = (f"logs/{one['dfsLogFileName']}" for one in metadata.get("logFiles", ()))
+            return tuple(sorted((*tables, *logs)))
 
     def _decompressed(self, content: bytes) -> bytes:
         if self._codec == "zstd":
             return bytes(pa.CompressedInputStream(pa.BufferReader(content), "zstd").read())
         return b"".join(_blocks(content))
+
+
+@contextmanager
+def _readable(what: str) -> Iterator[None]:
+    """Name a file whose content is not whole."""
+    try:
+        yield
+    except StateError:
+        raise
+    except Exception as problem:  # each reader raises its own
+        raise StateError(
+            f"{what} is damaged: {str(problem) or type(problem).__name__}",
+            operator="the state of a query",
+            kept="all committed epochs",
+            do="restore a savepoint, or start with a new state directory",
+        ) from problem
 
 
 def _unknown(what: str, found: str) -> StateError:
@@ -90,7 +110,11 @@ def _blocks(content: bytes) -> Iterator[bytes]:
 
 
 def _text(content: io.BytesIO) -> str:
-    return content.read(int.from_bytes(content.read(2), "big")).decode()
+    length = int.from_bytes(content.read(2), "big")
+    text = content.read(length)
+    if len(text) < length:
+        raise EOFError(f"{length - len(text)} bytes of its lineage are missing")
+    return text.decode()
 
 
 def _place(folder: str) -> Path:
