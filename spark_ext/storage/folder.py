@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyarrow import NativeFile
 
 DRAFT: Final = ".draft-"  # How the names of unfinished files begin; the writer's name follows, up to the next hyphen
-NOBODY: Final = "0"  # The writer of drafts that no start sweeps
+NOBODY: Final = "0"  # The writer of drafts that a start removes from the state directory after a day
 
 
 def writer_of(name: str) -> str | None:

@@ -6,17 +6,19 @@ import errno
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_ext.storage.folder import DRAFT, NOBODY, Folder, is_data
+from spark_ext.storage.folder import DRAFT, NOBODY, Folder, is_data, writer_of
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
 
+_LEFT_AFTER: Final = 86_400  # An older draft is of a process that was killed, s
 _ATTEMPTS: Final = 10  # How often a folder is made again that others remove at the same time
 # What a file system says that cannot link these two names: another file system, or one without hard links.
 _NO_LINK: Final = frozenset(
@@ -161,8 +163,9 @@ class LocalFolder(Folder):
             (self.path / under).rmdir()
 
     def lacking(self) -> str | None:
-        """What the file system lacks of what commits need; None: nothing. Leaves only the folder."""
+        """What the file system lacks of what commits need; None: nothing. Leaves no drafts in the folder."""
         self.make(durable=True)
+        self._sweep()
         second = f"{DRAFT}{NOBODY}-{secrets.token_hex(8)}"
         first = self._draft(self.path / second, "1", durable=False, private=False, writer=NOBODY).name
         try:
@@ -186,6 +189,15 @@ class LocalFolder(Folder):
         finally:
             for name in first, second:
                 _discard(self.path / name)
+
+    def _sweep(self) -> None:
+        """Remove drafts that killed processes have left in this folder."""
+        before = time.time() - _LEFT_AFTER
+        for name in self.names():
+            if writer_of(name) == NOBODY:
+                with suppress(OSError):
+                    if (self.path / name).stat().st_mtime < before:
+                        (self.path / name).unlink()
 
     def _draft(self, target: Path, content: bytes | str, *, durable: bool, private: bool, writer: str) -> Path:
         draft = target.with_name(f"{DRAFT}{writer}-{secrets.token_hex(8)}")

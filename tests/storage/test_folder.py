@@ -305,3 +305,13 @@ def test_what_a_file_system_lacks_is_named(kind: type[LocalFolder], lacking: str
     assert all(one.name.startswith(".") for one in (tmp_path / "state").iterdir())
     if kind is LocalFolder:
         assert not list((tmp_path / "state").iterdir())
+
+
+def test_a_start_removes_what_a_killed_one_has_left(tmp_path: Path) -> None:
+    old, young, others = (tmp_path / f".draft-{name}" for name in ("0-old", "0-young", "7-of-an-incarnation"))
+    for left in old, young, others:
+        left.write_text("1")
+    for left in old, others:
+        os.utime(left, (1, 1))
+    assert LocalFolder(tmp_path).lacking() is None
+    assert sorted(tmp_path.iterdir()) == sorted([young, others])
