@@ -12,6 +12,7 @@ FILES = read(Path(__file__).parents[2])
 
 
 def test_no_other_file_uses_a_private_name() -> None:
+    assert {file.path.partition("/")[0] for file in FILES} == {"spark_ext", "sources", "sinks", "listeners"}
     assert list(private_names(FILES)) == []
 
 
@@ -22,14 +23,18 @@ def test_no_other_file_uses_a_private_name() -> None:
         ("import pyspark.worker", "pyspark.worker"), ("from pyspark import cloudpickle", "pyspark.cloudpickle"),
         ("from pyspark.sql.pandas.types import to_arrow_type", "pyspark.sql.pandas.types.to_arrow_type"),
         ("from pyspark.sql.types import _parse_datatype_string", "pyspark.sql.types._parse_datatype_string"),
+        ("from pyspark.worker import read_udfs", "pyspark.worker.read_udfs"),
+        ("from pyspark.sql.streaming.state import _state", "pyspark.sql.streaming.state._state"),
+        ("from pyspark.sql.streaming import state", "pyspark.sql.streaming.state"), ("spark._sc", "spark._sc"),
         ("df._jdf.schema()", "df._jdf"), ("frame._show_string()", "frame._show_string"),
         ("getattr(spark, '_jvm')", "'_jvm'"), ("sys.modules['pyspark.worker_util']", "'pyspark.worker_util'"),
         ("class Mine(StreamingQueryListener):\n    def _jlistener(self): ...", "_jlistener"),
     ],
 )  # fmt: skip
 def test_each_kind_of_use_is_found(code: str, name: str) -> None:
-    (found,) = private_names([File("spark_ext/jobs/job.py", ast.parse(code), 1)])
-    assert found.startswith("spark_ext/jobs/job.py:") and f": uses {name}:" in found
+    for path in ("spark_ext/jobs/job.py", "sources/files.py", "sinks/files_2pc.py", "listeners/mail.py"):
+        (found,) = private_names([File(path, ast.parse(code), 1)])
+        assert found.startswith(f"{path}:") and f": uses {name}:" in found
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class LocalWorkers:
     """Finds and samples them; for one thread at a time."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._jvm = _own_jvm(backend_of(spark).jvm_pid(spark))
+        self._driver = _own_jvm(backend_of(spark).jvm_pid(spark))
         self._host = socket.gethostname()
         self._py_spy = PySpy.here()
 
@@ -88,7 +88,7 @@ class LocalWorkers:
         return (), "it has ended"
 
     def _below(self) -> list[tuple[psutil.Process, str]]:
-        return [] if self._jvm is None else list(started_by(self._jvm))
+        return [] if self._driver is None else list(started_by(self._driver))
 
 
 def started_by(jvm: int) -> Iterator[tuple[psutil.Process, str]]:
