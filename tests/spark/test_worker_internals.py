@@ -122,6 +122,31 @@ def test_a_failure_passes_through_a_changed_handler(monkeypatch: pytest.MonkeyPa
     assert out.getvalue() == b"\xff\xff\xff\xfe\x00\x00\x00\x07no good"
 
 
+@pytest.mark.parametrize(
+    "name", [PROGRAMS["worker"], PROGRAMS["planner"], "pyspark.sql.worker.python_streaming_sink_runner"]
+)
+def test_a_program_of_another_patch_release_runs(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Its own `main`, which calls the handler that has one parameter more: the JVM sends nothing and has gone."""
+    program = pytest.importorskip(name)
+    reported: list[str] = []
+
+    def handler(e: BaseException, outfile: IO[bytes], hide: bool | None = None, more: str = "own") -> None:
+        reported.append(f"{type(e).__name__} {more}")
+        for part in (b"\xff\xff\xff\xfe", b"\x00\x00\x00\x02", b"no"):
+            outfile.write(part)
+
+    monkeypatch.setattr(worker_internals, "_handler", None)
+    for module in (util, sys.modules.get("pyspark.sql.worker.utils"), program):
+        if hasattr(module, "handle_worker_exception"):
+            monkeypatch.setattr(module, "handle_worker_exception", handler)
+    extend_failures(lambda error: " good")
+    out = io.BytesIO()
+    with pytest.raises(SystemExit):
+        program.main(io.BytesIO(), out)
+    assert reported == ["EOFError own"]
+    assert out.getvalue() == b"\xff\xff\xff\xfe\x00\x00\x00\x07no good"
+
+
 def test_a_worker_of_another_patch_release_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each function that is replaced has one parameter more, or is gone."""
     called: list[tuple[str, tuple[object, ...]]] = []
