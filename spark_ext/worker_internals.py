@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import runpy
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -307,7 +308,5 @@ def _timed(call: Callable[..., Any], *args: Any) -> Any:
 
 
 def run_daemon() -> None:
-    """Fork Python workers until Spark ends this process: what `pyspark.daemon` does."""
-    from pyspark.daemon import manager
-
-    manager()
+    """Fork Python workers until Spark ends this process: what the program `pyspark.daemon` does."""
+    runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)

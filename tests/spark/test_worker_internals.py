@@ -5,13 +5,18 @@ import io
 import re
 import sys
 import time
+from collections.abc import Callable
 from typing import IO, Any
 
+import pyarrow as pa
 import pytest
 from pyspark import util, worker
+from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_ext import worker_internals
+from spark_ext.spark.backend.private_names import WORKERS
 from spark_ext.worker_internals import before_each_task, extend_failures, report_without_waiting
+from tests.support.missing_names import hide
 
 NEWEST = pytest.mark.skipif("processing_time_ms" not in inspect.signature(worker.report_times).parameters, reason="4.2")
 
@@ -181,3 +186,43 @@ def test_a_worker_of_another_patch_release_runs(monkeypatch: pytest.MonkeyPatch)
     before_each_task(lambda: None)
     extend_failures(str)
     assert not hasattr(worker, "report_times")
+
+
+ROWS = pa.RecordBatch.from_pylist([{"n": 1}])
+SCHEMA = StructType([StructField("n", LongType())])
+CALLS: dict[str, Callable[[], object]] = {
+    "contract kits": lambda: worker_internals.unpickled(worker_internals.pickled(1)),
+    "spark-ext run": lambda: worker_internals.pickle_by_value(worker_internals),
+    "async_map": lambda: worker_internals.table_of(worker_internals.rows_of(ROWS, SCHEMA), SCHEMA),
+    "sources and sinks": lambda: (
+        worker_internals.from_arrow_type(worker_internals.to_arrow_type(LongType())),
+        worker_internals.to_arrow_schema(SCHEMA),
+    ),
+    "failures": lambda: extend_failures(str),
+    "parts of epochs": lambda: report_without_waiting(lambda: True),
+    "stacks of workers": lambda: before_each_task(lambda: None),
+}
+NEVER = ("failures", "parts of epochs", "stacks of workers")
+"""Features of each worker, which go on without them."""
+
+
+@pytest.mark.parametrize(
+    ("feature", "owner", "name"),
+    [(one, owner, name) for one in CALLS for owner, text in WORKERS[one].items() for name in text.split()],
+)
+def test_a_missing_name_costs_what_needs_it(
+    monkeypatch: pytest.MonkeyPatch, feature: str, owner: str, name: str
+) -> None:
+    for replaced in ("report_times", "setup_broadcasts", "read_udfs", "read_udtf"):
+        monkeypatch.setattr(worker, replaced, getattr(worker, replaced))
+    monkeypatch.setattr(worker_internals, "_handler", None)
+    for module in filter(None, map(sys.modules.get, WORKERS["failures"])):
+        if hasattr(module, "handle_worker_exception"):
+            monkeypatch.setattr(module, "handle_worker_exception", module.handle_worker_exception)
+    hide(monkeypatch, pytest.importorskip(owner), name, lambda: True)
+    for other, call in CALLS.items():
+        if other == feature and feature not in NEVER:
+            with pytest.raises((AttributeError, ImportError), match=name):
+                call()
+        else:
+            call()

@@ -48,7 +48,7 @@ DRIVER: Final[Names] = {
 WORKERS: Final[Names] = {
     "contract kits": {"pyspark.cloudpickle": "dumps loads"},
     "spark-ext run": {"pyspark.cloudpickle": "register_pickle_by_value"},
-    "workers": {"pyspark.daemon": "manager"},
+    "workers": {"pyspark.daemon": ""},
     "async_map": {"pyspark.sql.conversion": "ArrowTableToRowsConversion LocalDataToArrowConversion"},
     "sources and sinks": {"pyspark.sql.pandas.types": "from_arrow_type to_arrow_schema to_arrow_type"},
     "failures": {
@@ -78,7 +78,7 @@ JVM: Final[Names] = {
         f"{_CATALYST}.streaming.StreamingRelationV2": "extraOptions sourceName",
         f"{_STREAMING}.runtime.StreamingRelation": "sourceName",
     },
-    "watermarks": {f"{_LOGICAL}.EventTimeWatermark": "eventTime"},
+    "watermarks": {f"{_LOGICAL}.EventTimeWatermark": "eventTime", f"{_EXPRESSIONS}.AttributeReference": "name"},
     "state's definition": {
         f"{_LOGICAL}.Aggregate": "aggregateExpressions groupingExpressions",
         f"{_LOGICAL}.CTERelationDef": "child id",
