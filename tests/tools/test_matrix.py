@@ -48,8 +48,9 @@ def test_bounds_have_a_minimum_and_allow_the_tested_version() -> None:
         assert version is None or requirement.specifier.contains(version), f"{requirement} is tested with {version}"
 
 
-def test_the_files_of_the_layers_are_there() -> None:
-    assert [name for name in matrix.LAYERS if not (ROOT / name).is_file()] == []
+def test_the_tests_of_each_part_are_there() -> None:
+    for file, _, test in (name.partition("::") for name in (*matrix.LAYERS, *matrix.JOBS)):
+        assert f"def {test}" in (ROOT / file).read_text(encoding="utf-8"), test or file
 
 
 def test_pythons_that_are_not_there_or_do_not_run(tmp_path: Path) -> None:
@@ -116,14 +117,15 @@ def test_the_page_of_versions_says_what_pyproject_says() -> None:
 
 @pytest.mark.process
 @pytest.mark.slow(5, "pip's resolver asks the package index")
-@pytest.mark.parametrize("spark", ["4.0", "4.1", "4.2"])
-def test_the_extra_brings_a_delta_that_has_a_jar(spark: str) -> None:
-    """Delta's own requirements have no upper bound that would say so."""
-    asked = f"pyspark=={spark}.*\nspark-ext[spark] @ {ROOT.as_uri()}\n"
+@pytest.mark.parametrize("pinned", ["pyspark==4.0.*", "pyspark==4.1.*", "pyspark==4.2.*", ""])
+def test_the_extra_brings_a_delta_that_has_a_jar(pinned: str) -> None:
+    """Delta's own requirements do not say so: old ones allow each newer Spark."""
+    asked = f"{pinned}\nspark-ext[spark] @ {ROOT.as_uri()}\n"
     command = [find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--no-annotate", "-"]
     found = subprocess.run(command, input=asked, capture_output=True, text=True, check=True).stdout
-    (delta,) = re.findall(r"^delta-spark==(\S+)$", found, re.MULTILINE)
+    spark, delta = (re.findall(rf"^{name}==(\S+)$", found, re.MULTILINE)[0] for name in ("pyspark", "delta-spark"))
     assert release_of(delta) in capabilities(spark).delta
+    assert pinned or release_of(spark) == PREFERRED
 
 
 @pytest.mark.parametrize("version", ["", "4", "3.5.7", "4.20.1", "17.3.0+dbr"])
