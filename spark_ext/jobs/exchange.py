@@ -13,6 +13,7 @@ from spark_ext.exchange.descriptor import Descriptor, nullable
 from spark_ext.exchange.kinds import KINDS, parts
 from spark_ext.options import UID, milliseconds
 from spark_ext.queries.writer_checks import NOTHING_STARTED
+from spark_ext.spark.backend.kinds import backend_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -155,7 +156,8 @@ class Exchange:
             )
         self._readers[uid] = None
         given = {**self._options, **{name: str(value) for name, value in options.items()}}
-        return self._spark.readStream.format("exchange").schema(self._schema).options(uid=uid, **given).load()
+        reader = self._spark.readStream.format("exchange").schema(self._schema).options(uid=uid, **given)
+        return backend_of(self._spark).name_source(reader, self._spark, uid).load()
 
     def _refused(self, what: str, do: str) -> ConfigurationError:
         return ConfigurationError(what, operator=self._who, kept=NOTHING_STARTED, do=do)

@@ -28,6 +28,8 @@ class Capabilities:
     """Python sources are told that a run ends with what is there; else a job ends its queries itself."""
     rescale: bool = True
     """Spark can distribute the state of a stopped query over another number of partitions."""
+    evolution: bool = True
+    """Sources and sinks can have names, and settings of Spark's that require them."""
     checkpointing: str = f"{_STREAMING}.checkpointing"
     """The package of Spark's logs and of what writes their files."""
 
@@ -38,7 +40,9 @@ class Capabilities:
 
 
 _NEWEST: Final = Capabilities(delta=())
-_OF_4_1: Final = replace(_NEWEST, delta=((4, 4), (4, 3), (4, 2), (4, 1)), available_now=False, rescale=False)
+_OF_4_1: Final = replace(
+    _NEWEST, delta=((4, 4), (4, 3), (4, 2), (4, 1)), available_now=False, rescale=False, evolution=False
+)
 
 VERSIONS: Final[Mapping[Release, Capabilities]] = {
     (4, 0): replace(_OF_4_1, delta=((4, 4), (4, 3), (4, 2), (4, 1), (4, 0)), checkpointing=_STREAMING),

@@ -14,9 +14,10 @@ import spark_ext as sx
 from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError
 from spark_ext.jobs.job import Job
 from spark_ext.model.lifecycle import State
+from spark_ext.spark.capabilities import capabilities
 from spark_ext.spark.logs.epoch_files import unrecorded_settings
 from spark_ext.spark.logs.spark_log import SparkLog
-from tests.support.jobs import JobHarness
+from tests.support.jobs import JobHarness, expected
 from tests.support.refusals import first_epoch
 from tests.support.waiting import until
 
@@ -65,6 +66,13 @@ UNTOUCHED = {
 }
 
 
+def set_all(lab: JobHarness, settings: Mapping[str, str]) -> None:
+    if settings.keys() & EVOLUTION.keys() and not capabilities(lab.spark.version).evolution:
+        pytest.skip("this Spark knows no names of sources")
+    for name, value in settings.items():
+        lab.spark.conf.set(PREFIX + name, value)
+
+
 def windowed(lab: JobHarness, limit: int = 20) -> Job:
     """Counts per half minute; from epoch 1 on the source waits for the gate."""
     named = lab.spark.conf.get(f"{PREFIX}queryEvolution.enableSourceEvolution", "false") == "true"
@@ -86,8 +94,7 @@ def check_counts(lab: JobHarness) -> None:
 @pytest.mark.slow(15, "two starts of a stateful query; the first one also starts the Python workers")
 @pytest.mark.parametrize("settings", [EVOLUTION, FURTHER], ids=["evolution of sources and sinks", "others"])
 def test_settings_give_the_right_rows(lab: JobHarness, settings: Mapping[str, str]) -> None:
-    for name, value in settings.items():
-        lab.spark.conf.set(PREFIX + name, value)
+    set_all(lab, settings)
     job = windowed(lab).start()
     first_epoch(lab)
     job.stop(LIMIT)
@@ -95,6 +102,17 @@ def test_settings_give_the_right_rows(lab: JobHarness, settings: Mapping[str, st
     result = windowed(lab, 80).start().await_termination(LIMIT)
     assert (result.state, result.query("q").state_rows) == (State.FINISHED, 0)
     check_counts(lab)
+
+
+def test_with_evolution_what_reads_an_exchange_is_named(lab: JobHarness) -> None:
+    set_all(lab, EVOLUTION)
+    made = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+    x = made.exchange("x", partitions=1)
+    reader = lab.spark.readStream.format("numbers").name("the_input")
+    made.add("first", x.write(reader.options(uid="in", counts="5", max_rows_per_epoch="3").load()))
+    lab.add(made, x.read("x-in"), query="second", out="out")
+    assert made.run(progress=False).finished
+    assert lab.numbers() == expected(5)
 
 
 @pytest.mark.slow(15, "two starts of a stateful query")
@@ -131,7 +149,7 @@ def test_a_setting_that_cannot_work_is_refused_by_name(lab: JobHarness, name: st
     value, kind, words = REFUSED[name]
     (lab.folder / "unnamed").touch()
     (lab.folder / "gate").touch()
-    lab.spark.conf.set(PREFIX + name, value)
+    set_all(lab, {name: value})
     with pytest.raises(kind, match=words):
         windowed(lab).start().await_termination(LIMIT)
 

@@ -34,6 +34,8 @@ _EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enable{}Evolution"
 
 def evolves(spark: SparkSession, kind: str) -> bool:
     """Whether each `Source`, or each `Sink`, needs a name."""
+    if not capabilities(spark.version).evolution:
+        return False
     return str(spark.conf.get(_EVOLUTION.format(kind), "false")).strip().lower() == "true"
 
 
