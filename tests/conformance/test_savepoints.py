@@ -247,6 +247,9 @@ def test_u2_a_chain_a_union_and_a_join_after_scaling_up_and_down(lab: JobHarness
         part = job(readers, upto)
         if upto > 20 and rescales:
             part.rescale("join", partitions)
+        elif upto > 20:
+            with refused(ConfigurationError, "cannot change the number of partitions of state"):
+                part.rescale("join", partitions)
         part.start()
         until(lambda upto=upto: come(upto), f"{upto} rows of each channel")  # type: ignore[misc]
         until_idle(lab, "join")
