@@ -64,10 +64,12 @@ def test_the_job_of_the_command_line_runs(runner: Runner, tmp_path: Path) -> Non
     assert table.to_pylist() == [{"dep_delay": 61.0}]
 
 
-def test_the_readmes_first_job_ends_and_shows_its_table(runner: Runner) -> None:
-    job = runner.run("readme-first", README[0]).well()
-    assert "job 'first' FINISHED: 1,000,000 rows" in job.said
-    assert "|  0|" in job.said.partition("|key|count|")[2]
+def test_the_readmes_first_job_runs_and_runs_again_to_nothing(runner: Runner) -> None:
+    job = runner.run("readme-first", f"{README[0]}\nprint({AGAIN!r})\n{README[0]}").well()
+    first, _, again = job.said.partition(AGAIN)
+    assert "job 'first' FINISHED: 1,000,000 rows" in first
+    assert "job 'first' FINISHED: 0 rows in 0 epochs" in again
+    assert all("\nkey\n0 " in said for said in (first, again))
     assert DeltaTable(job.folder / "first" / "table").to_pyarrow_table(columns=["id"]).num_rows == 1_000_000
 
 
