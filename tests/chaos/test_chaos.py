@@ -23,9 +23,10 @@ def reference() -> Reference:
 
 @pytest.mark.slow(60, "starts the job three times")
 def test_a_kill_at_some_named_steps_changes_no_row(reference: Reference, tmp_path: Path) -> None:
-    """Kills a worker at steps of an epoch that leave different things behind, and the driver at the end of the job."""
-    commit = (FailPoint.SOURCE_PLANNED, FailPoint.DELTA_BEFORE_COMMIT, FailPoint.DELTA_COMMITTED)
-    steps: dict[str, str] = dict.fromkeys((*commit, FailPoint.END_OF_INPUT_PLANNED, FailPoint.FINAL_FLAGGED), "kill")
+    """Kills a worker or the driver at steps of an epoch that leave different things behind, and at the job's end."""
+    workers = (FailPoint.SOURCE_PLANNED, FailPoint.DELTA_BEFORE_COMMIT)
+    steps: dict[str, str] = dict.fromkeys((*workers, FailPoint.END_OF_INPUT_PLANNED, FailPoint.FINAL_FLAGGED), "kill")
+    steps[FailPoint.DELTA_COMMITTED] = "kill-driver"  # before Spark's commit
     env = {**LOCAL, "CHAOS_EPOCHS": "4"}  # each epoch has all steps
     report = kills_at_steps(reference, tmp_path, steps=steps, env=env, say=print)
     assert report.problems == []
