@@ -16,6 +16,7 @@ from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import FinishedRow
 from spark_ext.model.lifecycle import State
 from tests.support.jobs import JobHarness, expected
+from tests.support.versions import needs_delta
 from tests.support.waiting import until
 
 
@@ -143,7 +144,7 @@ def test_f14_one_query_failed_for_good_fails_the_job_at_once(lab: JobHarness) ->
 
 @pytest.mark.core
 @pytest.mark.parametrize("until_now", [False, True], ids=["run", "until now"])
-@pytest.mark.parametrize("form", ["parquet", "delta"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("delta", marks=needs_delta)])
 def test_available_now_over_a_source_of_sparks_ends_nothing(lab: JobHarness, form: str, until_now: bool) -> None:
     source = lab.folder / "in"
 

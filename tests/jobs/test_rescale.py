@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -16,16 +15,16 @@ from spark_ext.failpoints import FailPoint
 from spark_ext.jobs.job import Job
 from spark_ext.ledger import incarnation
 from spark_ext.queries.operator_hooks import OperatorHooks
-from spark_ext.spark.capabilities import capabilities
 from spark_ext.spark.logs.epoch_files import state_partitions
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.logs.state_partitions import repartition
 from tests.support import validators
 from tests.support.jobs import JobHarness, expected, numbers, partitions, stopped
 from tests.support.refusals import broken, delta_numbers
+from tests.support.versions import needs_rescale
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.skipif(not capabilities(pyspark.__version__).rescale, reason="this Spark cannot do it")
+pytestmark = needs_rescale
 
 
 def distinct(lab: JobHarness, **options: Any) -> DataFrame:

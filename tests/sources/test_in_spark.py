@@ -22,6 +22,7 @@ from spark_ext.sources.contract import Channel
 from spark_ext.sources.datagen import DataGen
 from spark_ext.spark.capabilities import capabilities
 from tests.support.operators import Numbers, events
+from tests.support.versions import needs_delta
 from tests.support.waiting import until
 
 
@@ -248,6 +249,7 @@ DELTA_TABLES = {
 }
 
 
+@needs_delta
 @pytest.mark.parametrize("feature", DELTA_TABLES)
 def test_delta_tables_of_spark_read_as_spark_reads_them(spark: SparkSession, tmp_path: Path, feature: str) -> None:
     columns, statements = DELTA_TABLES[feature]
@@ -269,7 +271,7 @@ def test_delta_tables_of_spark_read_as_spark_reads_them(spark: SparkSession, tmp
     [
         ("files", "absent", ConfigurationError, "no file or folder"),
         ("delta_snapshot", "absent", ConfigurationError, "is not a Delta table"),
-        ("delta_snapshot", "t", UnsupportedTableError, "columnMapping by id"),
+        pytest.param("delta_snapshot", "t", UnsupportedTableError, "columnMapping by id", marks=needs_delta),
     ],
 )
 def test_load_refuses_what_it_cannot_read(

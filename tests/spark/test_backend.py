@@ -11,9 +11,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
 from spark_ext.spark.backend.classic import CLASSIC
+from spark_ext.spark.capabilities import capabilities
 from spark_ext.spark.session.environment import java_major
 from tests.support import jobs
 from tests.support.jobs import JobHarness
+from tests.support.versions import needs_delta
 
 
 class Counting(SimpleDataSourceStreamReader):
@@ -48,7 +50,7 @@ def test_the_driver_s_jvm(spark: SparkSession) -> None:
     assert java_major(CLASSIC.java_version(spark) or "") >= 17
     process = psutil.Process(CLASSIC.jvm_pid(spark))
     assert "java" in process.name() and os.getpid() in [parent.pid for parent in process.parents()]
-    assert CLASSIC.has_class(spark, "io.delta.tables.DeltaTable")
+    assert CLASSIC.has_class(spark, "io.delta.tables.DeltaTable") == bool(capabilities(spark.version).delta)
     assert not CLASSIC.has_class(spark, "io.delta.tables.NoSuchTable")
 
 
@@ -78,7 +80,7 @@ def test_sources_of_a_plan_keep_their_order_and_repetitions(spark: SparkSession)
         assert [source.uid for source in CLASSIC.sources(frame)] == uids
 
 
-@pytest.mark.parametrize("form", ["parquet", "delta"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("delta", marks=needs_delta)])
 def test_sources_of_a_plan_show_file_and_delta_streams_as_sparks(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:

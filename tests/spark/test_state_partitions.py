@@ -3,20 +3,19 @@
 import shutil
 from pathlib import Path
 
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from spark_ext.errors import ConfigurationError, StateError
-from spark_ext.spark.capabilities import capabilities
 from spark_ext.spark.logs.epoch_files import files_of_epoch, state_partitions
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.logs.state_partitions import repartition
 from spark_ext.storage import link
 from tests.support.stateful import KINDS, add_files, run, stream
+from tests.support.versions import needs_rescale
 
 PARTITIONS = "spark.sql.shuffle.partitions"
-pytestmark = pytest.mark.skipif(not capabilities(pyspark.__version__).rescale, reason="this Spark cannot do it")
+pytestmark = needs_rescale
 
 
 def copied(spark: SparkSession, checkpoint: Path, target: Path) -> int:

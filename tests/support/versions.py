@@ -1,0 +1,11 @@
+"""Marks of tests by what the installed version of Spark has."""
+
+import pyspark
+import pytest
+
+from spark_ext.spark.capabilities import capabilities
+
+_HAS = capabilities(pyspark.__version__)
+
+needs_delta = pytest.mark.skipif(not _HAS.delta, reason="no Delta is for this Spark yet")
+needs_rescale = pytest.mark.skipif(not _HAS.rescale, reason="this Spark cannot distribute state over other partitions")
