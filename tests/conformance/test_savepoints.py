@@ -248,7 +248,7 @@ def test_u2_a_chain_a_union_and_a_join_after_scaling_up_and_down(lab: JobHarness
         if upto > 20 and rescales:
             part.rescale("join", partitions)
         elif upto > 20:
-            with refused(ConfigurationError, "cannot change the number of partitions of state"):
+            with refused(StateError, "cannot change the number of partitions of state"):
                 part.rescale("join", partitions)
         part.start()
         until(lambda upto=upto: come(upto), f"{upto} rows of each channel")  # type: ignore[misc]
