@@ -12,6 +12,7 @@ from spark_ext.control.emitted import MOST, Part, chosen, collect, discard, disc
 from spark_ext.errors import DataError, StateError, StorageError
 from spark_ext.model.offsets import SourceOffset
 from tests.control.tasks import Epochs
+from tests.support.fuse import refusing_disk
 
 
 @pytest.fixture
@@ -152,6 +153,15 @@ def test_a_disk_that_is_not_there_or_refuses_is_an_error_by_name(epochs: Epochs)
     (epochs.checkpoint / "offsets").rename(epochs.checkpoint / "away")
     with epochs.task(0), pytest.raises(StateError, match="not there on this machine"):
         sx.control.emit("a")
+
+
+@pytest.mark.process
+def test_a_file_system_without_append_is_an_error_by_name(tmp_path: Path) -> None:
+    with refusing_disk(tmp_path / "volume", "append") as volume:
+        epochs = Epochs(volume)
+        epochs.add(SourceOffset("in"))
+        with epochs.task(0), pytest.raises(StorageError, match=r"an event cannot be written: .* not supported"):
+            sx.control.emit("a")
 
 
 def test_a_process_writes_for_one_task_after_the_other(epochs: Epochs) -> None:

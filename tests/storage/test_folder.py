@@ -6,6 +6,7 @@ import stat
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from spark_ext.storage import Folder, LocalFolder, Location, StoreFolder, checksum, folder_at, link, local_path, move
 from spark_ext.storage.folder import writer_of
 from tests.servers.object_store import Bucket
+from tests.support.fuse import refusing_disk
 from tests.support.recording import Recording
 
 
@@ -315,3 +317,25 @@ def test_a_start_removes_what_a_killed_one_has_left(tmp_path: Path) -> None:
         os.utime(left, (1, 1))
     assert LocalFolder(tmp_path).lacking() is None
     assert sorted(tmp_path.iterdir()) == sorted([young, others])
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("refused", "lacking"),
+    [((), None), (("append",), None), (("links",), "hard links"), (("replace",), "renaming over a file")],
+)
+def test_a_real_file_system_that_refuses(refused: tuple[str, ...], lacking: str | None, tmp_path: Path) -> None:
+    with refusing_disk(tmp_path / "volume", *refused) as volume:
+        assert LocalFolder(volume / "state").lacking() == lacking
+        (volume / "a").write_bytes(b"1")
+        with pytest.raises(OSError, match="not supported") if "append" in refused else nullcontext():
+            (volume / "a").open("ab").close()
+
+
+@pytest.mark.process
+def test_delta_rs_commits_by_a_hard_link_alone(tmp_path: Path) -> None:
+    """So no way of this package's own lets a job run without them."""
+    with refusing_disk(tmp_path / "volume", "links") as volume:
+        with pytest.raises(OSError, match="not permitted"):
+            write_deltalake(volume / "table", pa.table({"n": [1]}))
+        assert not list((volume / "table/_delta_log").glob("*.json"))
