@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, SecretStr, model_validator
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential, wait_random
 
 from spark_ext import masking
 from spark_ext.clients.library import load
@@ -83,7 +83,7 @@ class WebhookListener(IncidentListener):
         delivery = f"{change.incident.incident_id}-{int(change.at.timestamp() * 1000)}-{change.new.value.lower()}"
         attempts = Retrying(
             retry=retry_if_exception_type(_Again),
-            wait=wait_exponential_jitter(multiplier=0.2, max=5, jitter=0.2),
+            wait=wait_exponential(multiplier=0.2, max=5) + wait_random(0, 0.2),
             stop=stop_after_delay(self._options.give_up_after / 1000),
             reraise=True,
         )

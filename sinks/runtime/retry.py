@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import TransientError
@@ -23,6 +24,8 @@ def attempts(options: SinkOptions, what: str, *, reraise: bool = False) -> tenac
     """
     import tenacity
 
+    backoff = options.commit_backoff / 1000
+
     def warn(state: tenacity.RetryCallState) -> None:
         failure = state.outcome.exception() if state.outcome is not None else None
         wait = state.next_action.sleep if state.next_action is not None else 0.0
@@ -31,9 +34,7 @@ def attempts(options: SinkOptions, what: str, *, reraise: bool = False) -> tenac
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception(_passing),
         stop=_Enough(options.commit_attempts, options.commit_patience / 1000),
-        wait=tenacity.wait_exponential_jitter(
-            multiplier=options.commit_backoff / 1000, max=10, jitter=options.commit_backoff / 1000
-        ),
+        wait=lambda state: min(backoff * (2 ** min(state.attempt_number - 1, 32) + random.random()), 10),
         before_sleep=warn,
         reraise=reraise,
     )
