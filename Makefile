@@ -7,6 +7,7 @@ SLICE ?= now
 WORKERS ?= 3
 PYTHONS ?= python3.10 python3.12 python3.13
 SPARKS ?=
+PLATFORMS ?=
 BIN := .venv/bin
 # A file's tests stay on one worker, which has one Spark session; see tests/support/selection.py.
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
@@ -25,7 +26,7 @@ help:
 	@echo "                for some tests, WORKERS=4 on a larger machine"
 	@echo "make slice      turn on the slice whose last pass is the oldest"
 	@echo "make test-all   the core and all slices"
-	@echo "make test-matrix  the quick tests and a file of each layer for each of PYTHONS, with the oldest and the newest libraries; SPARKS='4.0 4.1 4.3': jobs on each Spark"
+	@echo "make test-matrix  the quick tests and a file of each layer for each of PYTHONS, with the oldest and the newest libraries; SPARKS='4.0 4.1 4.3': jobs on each Spark; PLATFORMS='fabric-2.0': with its versions"
 	@echo "make spec       the models of the protocols, and that each of their rules is needed: 3 to 6 minutes"
 	@echo "make bench      ratios against plain Spark, measured side by side in one run; ARGS=--quick: ten figures in ten minutes"
 	@echo "make chaos      every sink, linked queries, checkpoints, savepoints, control events and the flights job, killed at random and at each named step"
@@ -59,7 +60,7 @@ test-all: .venv/.test .venv/.browser java .venv/.prepared
 	@$(PYTEST) $(ARGS)
 
 test-matrix: .venv/.dev java
-	@$(BIN)/python -m tools.matrix $(if $(SPARKS),$(PYTHON) --sparks "$(SPARKS)",$(PYTHONS)) $(ARGS)
+	@$(BIN)/python -m tools.matrix $(if $(SPARKS),$(PYTHON) --sparks "$(SPARKS)",$(PYTHONS)) $(if $(PLATFORMS),--platforms "$(PLATFORMS)") $(ARGS)
 
 spec: .venv/.test java
 	@$(BIN)/python -m tests.spec $(ARGS)

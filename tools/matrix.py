@@ -2,8 +2,9 @@
 
 Each Python gets an environment with the newest versions that pyproject.toml allows; the oldest of them gets a second
 one, with the oldest versions. With `--sparks` it is one environment for each version of Spark instead, with the newest
-Delta that has a jar for it, its tests are of jobs, and the table goes into `docs/supported-versions.md`. Environments
-stay in `.venv/matrix`, so that a second run only updates them.
+Delta that has a jar for it, its tests are of jobs, and the table goes into `docs/supported-versions.md`. With
+`--platforms` it is one for each of `platforms.toml`. Environments stay in `.venv/matrix`, so that a second run only
+updates them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from packaging.version import Version
 from uv import find_uv_bin
 
 from spark_ext.spark.capabilities import capabilities
-from tools.project import ROOT, project
+from tools.project import ROOT, project, toml
 
 PAGE: Final = ROOT / "docs" / "supported-versions.md"
 _HEADING: Final = "## The matrix\n"
@@ -32,6 +33,9 @@ _HEADING: Final = "## The matrix\n"
 
 SHOWN: Final = ("pyspark", "delta-spark", "deltalake", "pyarrow", "pandas", "numpy", "confluent-kafka")
 """Libraries whose versions the table shows."""
+
+PLATFORMS: Final[Mapping[str, Any]] = toml(Path(__file__).with_name("platforms.toml"))
+"""The Python of a managed platform, and the versions that it pins."""
 
 TOOLS: Final = ("test", "dev", "docs")
 """Extras of this project's own tools, for which the newest are good."""
@@ -157,7 +161,7 @@ def prepare(python: str, kind: str, known: Mapping[str, Any], also: Sequence[str
 
     Args:
         python: a name or path of an interpreter.
-        kind: "oldest" or "newest", of libraries, or "spark-4.1".
+        kind: "oldest" or "newest", of libraries, "spark-4.1" or a platform.
         known: the table `[project]`.
         also: requirements in place of those that pyproject.toml and other packages have.
 
@@ -185,14 +189,20 @@ def _uv(*arguments: str) -> None:
         raise RuntimeError(done.stderr.strip())
 
 
-def of_spark(kind: str) -> list[str]:
-    """Requirements of a version of Spark and its Delta, for the kind "spark-4.1"; none for another kind."""
+def pins_of(kind: str) -> list[str]:
+    """Requirements of a version of Spark and its Delta, for the kind "spark-4.1", or of a platform; else none."""
     _, _, spark = kind.partition("spark-")
     if not spark:
-        return []
+        return list(PLATFORMS[kind]["pins"]) if kind in PLATFORMS else []
     delta = capabilities(spark).delta
     # Whatever is installed in place of a requirement needs its extras too. The jar of 4.4.1 is not in Maven Central.
     return [f"pyspark[connect]=={spark}.*", *([f"delta-spark=={delta[0][0]}.{delta[0][1]}.0"] if delta else [])]
+
+
+def on_platforms(names: Iterable[str], pythons: Iterable[str]) -> list[tuple[str, str]]:
+    """Each platform with the first of the interpreters that has its version; without one, a name that is not there."""
+    found = {".".join(map(str, version_of(python) or ())): python for python in reversed([*pythons])}
+    return [(found.get(PLATFORMS[name]["python"], f"python{PLATFORMS[name]['python']}"), name) for name in names]
 
 
 def run(python: Path, part: str, log: Path) -> Counts:
@@ -254,6 +264,7 @@ def main() -> None:
     parser.add_argument("--kinds", default="oldest,newest", help="of libraries (default: %(default)s)")
     parser.add_argument("--parts", default="", help="of the tests: quick, layers, jobs; default: by what is tried")
     parser.add_argument("--sparks", default="", help="versions of Spark, such as '4.0 4.1 4.3', on the first Python")
+    parser.add_argument("--platforms", default="", help=f"with the versions of: {' '.join(PLATFORMS)}")
     parser.add_argument(
         "--also", default="", help="installed over it, whatever pyproject.toml allows: 'pandas>=3 pyspark==4.2.1'"
     )
@@ -264,13 +275,17 @@ def main() -> None:
     tried = environments(there, given.kinds.split(","))
     if given.sparks:
         tried = [(python, f"spark-{spark}") for python in there[:1] for spark in given.sparks.split()]
-    parts = (given.parts or ("quick,jobs" if given.sparks else "quick,layers")).split(",")
+    if given.platforms:
+        tried = on_platforms(given.platforms.split(), there)
+        missing = [python for python, _ in tried if version_of(python) is None]
+        tried = [pair for pair in tried if pair[0] not in missing]
+    parts = (given.parts or ("quick,jobs" if given.sparks or given.platforms else "quick,layers")).split(",")
     rows: list[Sequence[str]] = [("Python", "libraries", *SHOWN, "passed", "failed", "skipped")]
     total, impossible = Counts(), list[str]()
     for python, kind in tried:
         print(f"{python}, {kind} libraries", flush=True)
         try:
-            inside = prepare(python, kind, known, [*of_spark(kind), *given.also.split()])
+            inside = prepare(python, kind, known, [*pins_of(kind), *given.also.split()])
         except RuntimeError as problem:
             impossible.append(f"{python}, {kind} libraries: {problem}")
             continue
@@ -286,14 +301,14 @@ def main() -> None:
         shown = (have["python"], kind, *(have[name] for name in SHOWN))
         rows.append((*shown, str(found.passed), str(found.failed), str(found.skipped)))
     print(f"\nJava {java()}\n\n{table(rows)}\n")
-    if given.sparks and not given.parts and len(rows) > 1:
+    if (given.sparks or given.platforms) and not given.parts and len(rows) > 1:
         PAGE.write_text(with_rows(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
     for python in missing:
         print(f"not found: {python}; name it, or others: make test-matrix PYTHONS='python3.12 /path/to/python3.13'")
     for reason in impossible:
         print(f"not installed: {reason}")
     print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
-    if total.failed or impossible or not tried:
+    if total.failed or impossible or not tried or (given.platforms and missing):
         raise SystemExit(1)
 
 

@@ -14,7 +14,13 @@ else:
 ROOT = Path(__file__).parents[1]
 
 
+def toml(file: Path) -> dict[str, Any]:
+    """What a file in TOML says."""
+    table: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+    return table
+
+
 def project(root: Path = ROOT) -> dict[str, Any]:
     """The table `[project]`."""
-    table: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    table: dict[str, Any] = toml(root / "pyproject.toml")["project"]
     return table

@@ -204,7 +204,8 @@ def _model(kind: Kind) -> type[BaseModel]:
     target: Any = Annotated[
         str, Field(pattern=f"^({'|'.join(forms)})$", max_length=1_000, description="Target of the event.")
     ]
-    value: Any = None if kind.value_type is None else kind.value_type | None if kind.lifts else kind.value_type
+    # pydantic 2.10 does not take None itself for a type.
+    value: Any = type(None) if kind.value_type is None else kind.value_type | None if kind.lifts else kind.value_type
     needed = kind.value_type is not None and not kind.lifts
     aligned = kind.standing and kind.where is Where.EPOCH
     delivery: Any = Literal["immediate", "aligned"] if aligned else Literal["immediate"]

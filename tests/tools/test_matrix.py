@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from uv import find_uv_bin
 
 from spark_ext.errors import EnvironmentProblem
@@ -95,6 +96,31 @@ def test_rows_of_the_page_are_replaced_by_their_environment() -> None:
     assert page.index("spark-4.0") < page.index("spark-4.1") and page.endswith(" |\n\n## B\n")
 
 
+def test_a_platform_gets_the_python_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix, "version_of", {"a": (3, 11), "b": (3, 13), "c": (3, 13)}.get)
+    assert matrix.on_platforms(["fabric-2.0", "emr-8.0"], ["a", "b", "c"]) == [("b", "fabric-2.0"), ("a", "emr-8.0")]
+    assert matrix.on_platforms(["databricks-18"], ["a"]) == [("python3.12", "databricks-18")]
+
+
+@pytest.mark.parametrize("name", matrix.PLATFORMS)
+def test_versions_of_a_platform_are_those_of_its_page(name: str) -> None:
+    pins = {pin.name: pin.specifier for pin in map(Requirement, matrix.pins_of(name))}
+    spark, delta = (str(pins[library]).removeprefix("==") for library in ("pyspark", "delta-spark"))
+    assert release_of(delta) in capabilities(spark).delta
+    page = pages.read(name.partition("-")[0])
+    release = spark if f"| {spark} " in page else ".".join(map(str, release_of(spark)))
+    (row,) = [line for line in page.splitlines() if f"| {release} |" in line]
+    assert name.startswith("databricks") or matrix.PLATFORMS[name]["python"] in row
+    # What pip replaces there, since this package needs a newer one.
+    replaced = {one.name for one in map(Requirement, project()["dependencies"]) if not _allows(one, pins)}
+    assert {library for library in replaced if f"`{library}`" not in page} == set()
+
+
+def _allows(wanted: Requirement, pins: dict[str, SpecifierSet]) -> bool:
+    pinned = pins.get(wanted.name)
+    return pinned is None or wanted.specifier.contains(str(pinned).removeprefix("=="))
+
+
 def test_the_slice_of_versions_has_each_that_the_gate_lacks() -> None:
     files = {file.stem.removeprefix("test_spark_") for file in (ROOT / "tests" / "versions").glob("test_*.py")}
     assert files == {f"{major}_{minor}" for major, minor in VERSIONS.keys() - {PREFERRED}}
@@ -103,13 +129,14 @@ def test_the_slice_of_versions_has_each_that_the_gate_lacks() -> None:
 def test_the_page_of_versions_says_what_pyproject_says() -> None:
     known = project()
     page = pages.read("supported-versions")
-    rows = dict(re.findall(r"^\| `([\w-]+)` \| `([^`]+)` \|", page, re.MULTILINE))
+    rows: dict[str, set[SpecifierSet]] = {}  # an extra may need a newer one
+    for name, shown in re.findall(r"^\| `([\w-]+)` \| `([^`]+)` \|", page, re.MULTILINE):
+        rows.setdefault(name, set()).add(Requirement(f"{name}{shown}").specifier)
     extras = known["optional-dependencies"]
     wanted = [*known["dependencies"], *(text for name in extras if name not in matrix.TOOLS for text in extras[name])]
     for requirement in map(Requirement, wanted):
         if requirement.name in rows and any(part.operator in (">=", "==") for part in requirement.specifier):
-            shown = Requirement(f"{requirement.name}{rows[requirement.name]}").specifier
-            assert shown == requirement.specifier, requirement.name
+            assert requirement.specifier in rows[requirement.name], requirement.name
     assert {"pyspark", "delta-spark", "deltalake", "pyarrow", "pandas", "confluent-kafka"} <= rows.keys()
     for minor in re.findall(r"Python :: (3\.\d+)", "\n".join(known["classifiers"])):
         assert minor in page.partition("\n## ")[0]
