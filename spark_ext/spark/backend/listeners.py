@@ -89,14 +89,20 @@ def wrapped(events: QueryEvents) -> Any:
     return streaming.PythonStreamingQueryListenerWrapper(_Events(events))
 
 
-@contextlib.contextmanager
-def listening(spark: SparkSession, events: QueryEvents) -> Iterator[None]:
-    """Pass the events of a session's queries on for the duration of a block."""
+@by_name
+def _added(spark: SparkSession, events: QueryEvents) -> tuple[Any, Any]:
     from pyspark.java_gateway import ensure_callback_server_started
 
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
     streams, listener = spark._jsparkSession.streams(), wrapped(events)
     streams.addListener(listener)
+    return streams, listener
+
+
+@contextlib.contextmanager
+def listening(spark: SparkSession, events: QueryEvents) -> Iterator[None]:
+    """Pass the events of a session's queries on for the duration of a block."""
+    streams, listener = _added(spark, events)
     try:
         yield
     finally:

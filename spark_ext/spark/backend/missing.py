@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 _SAYS: Final = re.compile(
     r"Method (\w+)\([^\n]*\) does not exist|\b(\w+\$?) does not exist in the JVM|Constructor [\w.$]*?(\w+)\("
-    r"|has no attribute '(\w+)'|cannot import name '(\w+)'"
+    r"|has no attribute '(\w+)'|Attribute `(\w+)` is not supported|cannot import name '(\w+)'"
     r"|(?:NoSuchField|NoSuchMethod|ClassNotFound)Exception: (?:[\w.$]+\.)?(\w+\$?)"
 )
 _NO_CLASS: Final = "'JavaPackage' object is not callable"  # how py4j names a class that it has not found
