@@ -245,7 +245,9 @@ class QueryRun:
     def tick(self, now: float) -> None:
         """Take in what commands have brought, poll the facts, and decide what they call for. Does not block."""
         self.deliver()
-        if not self.state.ended and not self._life.starting:
+        if self.state.ended:
+            self._poll_figures()
+        elif not self._life.starting:
             lasting = self._outage.during(now, lambda: self._poll(now))
             if self._outage.on and self._restarts.stopping:
                 # Nothing in Spark's log decides about a query that is being stopped.
@@ -256,9 +258,7 @@ class QueryRun:
 
     def _poll(self, now: float) -> None:
         self.observe()
-        if self.observer.history.overdue() and not self._worker.busy:
-            self.launcher.ask_for_figures()
-        self._record_epochs()
+        self._poll_figures()
         problem = self.bad_rows.poll(self.committed, stopping=self._restarts.stopping)
         if problem is not None:
             self.fail(problem)
@@ -270,6 +270,12 @@ class QueryRun:
             self._poll_end(now)
             self._poll_catching_up(now)
         self.launcher.poll_boundary(now, self._start_failed)
+
+    def _poll_figures(self) -> None:
+        """Ask for figures that no event has brought; those of the last epoch come after the query's end."""
+        if self.observer.history.overdue() and not self._worker.busy:
+            self.launcher.ask_for_figures()
+        self._record_epochs()
 
     def observe(self) -> None:
         """Take in the epochs that have been committed since the last poll. May raise OSError."""

@@ -91,6 +91,20 @@ def test_figures_come_by_events_of_this_query_or_are_asked_for(bench: Bench) -> 
     assert (bench.run.figures.epochs, bench.run.figures.input_rows) == (2, 12)
 
 
+def test_figures_of_a_query_that_has_ended_are_asked_for(bench: Bench) -> None:
+    """While its job goes on; over Spark Connect no event brings them."""
+    bench.query.commit(position())
+    bench.tick()
+    bench.run.request_stop()
+    bench.tick()
+    assert bench.state() is State.CANCELED and not bench.rows(EpochRow)
+    bench.query.hints = [Hint("progress", QUERY_ID, "run", 0, 7, 30, 2)]
+    bench.tick(ASK_AFTER)
+    bench.tick()
+    assert [(row.epoch, row.input_rows) for row in bench.rows(EpochRow)] == [(0, 7)]
+    assert bench.run.figures.input_rows == 7
+
+
 def test_the_end_of_input_comes_when_the_last_source_has_ended(tmp_path: Path) -> None:
     bench = Bench(tmp_path, sources=["a", "b"]).started()
     bench.commits(position("a", ended=True), position("b"))
