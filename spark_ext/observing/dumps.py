@@ -46,6 +46,7 @@ STACKS_WITHIN: Final = 15.0  # how long all stacks may take, s
 MOST_EXECUTORS: Final = 16  # that are asked for stacks
 MOST_QUERIES: Final = 8  # whose Python processes are asked for stacks
 SILENT: Final = "it does not answer"
+ABSENT: Final = "a client of Spark Connect has no JVM to ask"
 HEAP_WITHIN: Final = 120.0  # how long the heap is waited for, s. Nothing can end a JVM's writing of it
 END_WITHIN: Final = 5.0  # s for which the end of a job waits for stacks; less than it has for its last rows
 
@@ -273,7 +274,7 @@ def _jvms(spark: SparkSession) -> list[Section]:
     found = []
     for executor, text in texts.items():
         title = "driver's JVM" if executor == DRIVER else f"executor {executor}"
-        found.append(Section(title, SILENT if text is None else text))
+        found.append(Section(title, SILENT if text is None else text or ABSENT))
     return found
 
 

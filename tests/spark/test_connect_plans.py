@@ -109,3 +109,8 @@ def test_a_query_may_fail_with_a_session_of_its_own(kind: type[SparkConnectGrpcE
     session: Any = _Session()
     found = CONNECT.lost(session, kind("[INVALID_HANDLE.SESSION_CLOSED] session was closed"), None)
     assert (found is None) == (kind is StreamingQueryException)
+
+
+def test_a_jvm_that_cannot_be_asked_is_not_a_silent_one() -> None:
+    """A stall would be blamed on it: None is the answer of an executor that hangs."""
+    assert CONNECT.diagnosis(SESSION).threads("driver") == []

@@ -190,7 +190,7 @@ class _NoDiagnosis:
         return {}, {}
 
     def threads(self, executor: str) -> list[Json] | None:
-        return None
+        return []  # None would say that it does not answer
 
     def driver_threads(self) -> str:
         return ""
