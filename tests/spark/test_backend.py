@@ -1,6 +1,7 @@
 """Facts about Spark's internals that the classic backend relies on."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
 from spark_ext.spark.backend.classic import CLASSIC
 from spark_ext.spark.capabilities import capabilities
+from spark_ext.spark.session import registry
 from spark_ext.spark.session.environment import java_major
 from tests.support import jobs
 from tests.support.jobs import JobHarness
@@ -52,6 +54,12 @@ def test_the_driver_s_jvm(spark: SparkSession) -> None:
     assert "java" in process.name() and os.getpid() in [parent.pid for parent in process.parents()]
     assert CLASSIC.has_class(spark, "io.delta.tables.DeltaTable") == bool(capabilities(spark.version).delta)
     assert not CLASSIC.has_class(spark, "io.delta.tables.NoSuchTable")
+
+
+def test_spark_hides_the_environment_that_travels_in_options(spark: SparkSession) -> None:
+    config = getattr(spark._jvm.org.apache.spark.internal.config, "package$")  # type: ignore[union-attr]
+    hidden = getattr(config, "MODULE$").SECRET_REDACTION_PATTERN().defaultValueString()
+    assert re.search(hidden, registry.OPTION)
 
 
 def test_sources_of_a_plan_have_options_with_lower_case_keys(spark: SparkSession) -> None:

@@ -81,10 +81,10 @@ def test_a_copy_of_a_writer_is_independent() -> None:
 def test_our_sources_and_sink_get_options_and_others_do_not() -> None:
     rate = DataStreamReader(SESSION).format("rate").load().selectExpr("value AS id", "timestamp AS ts")
     writer = frame("a").union(rate).writeStream.format("delta_2pc").options(uid="out")
-    made = CONNECT.for_workers(writer, {"spark_ext.workers": "{}"}, lambda name: name != "rate")
+    made = CONNECT.for_workers(writer, {"spark_ext.workers_secret": "{}"}, lambda name: name != "rate")
     ours, rates = CONNECT.sources(CONNECT.frame(made))
-    assert ours.options == {"uid": "a", "spark_ext.workers": "{}"} and rates.options == {}
-    assert CONNECT.target(made).options == {"uid": "out", "spark_ext.workers": "{}"}
+    assert ours.options == {"uid": "a", "spark_ext.workers_secret": "{}"} and rates.options == {}
+    assert CONNECT.target(made).options == {"uid": "out", "spark_ext.workers_secret": "{}"}
     assert [dict(one.options) for one in CONNECT.sources(CONNECT.frame(writer))] == [{"uid": "a"}, {}]
 
 

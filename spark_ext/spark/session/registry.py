@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 VARIABLE = "SPARK_EXT_REGISTRY"  # environment variable of driver and workers: the directory, which need not exist
 PARALLELISM = "SPARK_EXT_PARALLELISM"  # of Python workers: the session's default parallelism when it was registered
 NOTES_ENDS = "SPARK_EXT_NOTES_ENDS"  # of Python workers: the start for which sources note that they have read all
-OPTION = "spark_ext.workers"  # of a job's sources and sinks, without an environment of their own: all of these, as JSON
+# Of a job's sources and sinks, without an environment of their own: all of these, as JSON. Spark hides the values of
+# options with such names wherever it prints a plan: the environment has the keys of stores.
+OPTION = "spark_ext.workers_secret"
 ABANDONED_AFTER = 86_400  # s; an older directory is of a driver that was killed: one in use is renewed all the time
 _NAME = re.compile(r"spark-ext-[0-9a-f]{32}")
 _LOCK = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
