@@ -183,6 +183,10 @@ class EpochWriter(_ArrowWriter):
         mine = self._identity
         if not mine.in_job:
             return self._commit(messages, batchId)
+        if not registry.is_published(mine, self._uid):
+            from spark_ext.ledger.incarnation import require_newest  # loads deltalake
+
+            require_newest(mine, self._uid)
         if mine.samples:
             attend("committer", mine.state, mine.query, self._uid)
         start = f"{mine.incarnation:010}-{mine.start:016x}"

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+LOOK_S: Final = 1.0  # between two looks of an idle source whether its job was started again without it, s
 RATIONED_S: Final = 0.1  # between two looks at control events while a rate limit keeps an AvailableNow run waiting, s
 
 
@@ -72,6 +73,7 @@ class ChannelReader(StreamReader):
         self._planned: dict[str, Any] | None = None  # the end of the epoch that this process has planned last
         self._latest: dict[str, Any] | None = None  # changes with each epoch
         self._live: LiveLag | None = None  # asks for the lag between epochs, of a source that knows it
+        self._newest_at = -LOOK_S  # when it was known last that its start of the job is the newest, s
         tune()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -168,6 +170,8 @@ class ChannelReader(StreamReader):
                 end = planner.next(offset)
             if end is not offset or self._latest is None:
                 self._said(planner, end)
+        if end is not offset or time.monotonic() >= self._newest_at + LOOK_S:
+            self._require_newest(planner)
         if end is offset:
             return start
         before_planning(planner.registration)
@@ -177,6 +181,14 @@ class ChannelReader(StreamReader):
         if end.barrier > offset.barrier:
             reach(FailPoint.SOURCE_STAMPED)
         return self._planned
+
+    def _require_newest(self, planner: Planner) -> None:
+        mine = planner.registration
+        if mine is not None and not registry.is_published(mine, self.uid):
+            from spark_ext.ledger.incarnation import require_newest  # loads deltalake
+
+            require_newest(mine, self.uid)
+        self._newest_at = time.monotonic()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """What is reported in Spark's progress events: how many channels wait to be started, and the lag in rows."""

@@ -20,15 +20,18 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from spark_ext.errors import JobRunningError, StateError, StorageError
+from spark_ext.errors import FencedError, JobRunningError, StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.ledger.heartbeat import SILENT_AFTER, is_silent, last_beat
 from spark_ext.ledger.identity import FIRST_LINEAGE, OBSERVER, Incarnation, job_row, restoring
+from spark_ext.ledger.ledger import Ledger
 from spark_ext.ledger.schema import JobRow
+from spark_ext.spark.session import registry
 from spark_ext.storage import local_path
 
 if TYPE_CHECKING:
-    from spark_ext.ledger.ledger import Ledger
+    from spark_ext.model.identity import Identity
+    from spark_ext.spark.session.registry import Registration
 
 
 JVM_TIMEOUT = 30.0  # how long a start waits for the JVM of a driver that was killed, s: it exits within moments
@@ -307,3 +310,20 @@ def _await_jvm(dead: JobRow, who: str) -> None:
             kept="the state is unchanged; nothing was started",
             do=f"end process {dead.jvm_pid}, or {_TAKE_OVER}",
         ) from None
+
+
+def require_newest(mine: Registration | Identity, uid: str) -> None:
+    """In a worker whose registration has gone or was replaced: refuse to go on if a newer start has done that.
+
+    A server of Spark Connect outlives its clients, and no newer start stops, or claims the target of, a query that has
+    left the job.
+    """
+    newest = Ledger(mine.state).newest_incarnation()
+    there = registry.lookup(uid)
+    if (newest or 0) > mine.incarnation or (there is not None and there.job_id != mine.job_id):
+        raise FencedError(
+            f"incarnation {newest} of the job has been started; this query belongs to incarnation {mine.incarnation}",
+            operator=f"job '{mine.job}', query '{mine.query}'",
+            kept="all committed epochs",
+            do="no action is needed: the newest start decides which queries run",
+        )

@@ -7,12 +7,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from pyspark.sql.types import StructType
 
 from spark_ext.errors import FencedError, JobRunningError, StateError
 from spark_ext.jobs.restoring.restore_targets import interrupted_restores
@@ -21,7 +23,15 @@ from spark_ext.ledger import incarnation as module
 from spark_ext.ledger.heartbeat import Heartbeat
 from spark_ext.ledger.identity import job_row
 from spark_ext.ledger.schema import ROWS
+from spark_ext.model.identity import OPTION, Identity
+from spark_ext.sinks.runtime.writer import EpochWriter
+from spark_ext.sources.runtime.planner import NoLedger, Planner
+from spark_ext.sources.runtime.reader import ChannelReader
+from spark_ext.sources.runtime.stream_reader import ReadAllAvailable
+from spark_ext.spark.session import registry
 from tests.ledger.rows import START, epoch, line, process
+from tests.sources.memory import Store, memory, registration
+from tests.support.operators import PatientFolder
 from tests.support.waiting import until
 
 DRIVER = """
@@ -116,7 +126,7 @@ def test_a_start_that_was_fenced_off_midway_is_forgotten(ledger: Ledger, monkeyp
             again(ledger, takeover=True)
 
     monkeypatch.setattr(module, "reach", overtaken)
-    with pytest.raises(FencedError, match="incarnation 2"):
+    with pytest.raises(FencedError, match="incarnation 2 of the job"):
         start_incarnation(ledger, "j")
     assert (ledger.uri, 1) not in module._running
 
@@ -328,3 +338,36 @@ def test_a_start_that_died_between_two_fences_is_not_in_the_way(
     with pytest.raises(ZeroDivisionError):
         start_incarnation(dying, "j")
     assert start_incarnation(ledger, "j").number == (2 if first else 4)
+
+
+def test_a_query_that_a_newer_start_does_not_have_is_fenced(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client was killed, and a server of Spark Connect runs it on."""
+    place = tmp_path / "registry"
+    monkeypatch.setenv(registry.VARIABLE, str(place))
+    first = again(ledger)
+    mine = registration(job_id=first.job_id, start=first.start, state=ledger.uri)
+    identity = Identity("j", first.job_id, "q", ledger.uri, mine.checkpoint, 1, 1, first.start)
+    source, sink = (
+        memory(Store({"a": 3})),
+        PatientFolder({"uid": "s", "path": str(tmp_path), OPTION: identity.encode()}),
+    )
+    writer = EpochWriter(sink, StructType())
+    reader = ChannelReader(source, StructType())
+    reader._planner = Planner(source, mine, NoLedger())
+    start = reader.initialOffset()
+    registry.publish([mine], place)
+    assert reader.latestOffset(start, ReadAllAvailable()) != start
+    writer.commit([], 0)
+    end(ledger, first)
+    registry.withdraw_older(mine.job_id, again(ledger).number, [], place)
+    with pytest.raises(FencedError, match=r"incarnation 2 .* started; this query belongs to incarnation 1"):
+        reader.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(FencedError, match="incarnation 2 of the job"):
+        writer.commit([], 1)
+    reader._planner = Planner(source, replace(mine, incarnation=2), NoLedger())
+    assert reader.latestOffset(start, ReadAllAvailable()) != start, "a cleaner has deleted it"
+    registry.publish([replace(mine, incarnation=2, job_id="of a new ledger")], place)
+    with pytest.raises(FencedError):
+        reader.latestOffset(start, ReadAllAvailable())

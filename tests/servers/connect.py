@@ -39,7 +39,7 @@ class ConnectServer:
     def __init__(self, log: Path, conf: Mapping[str, str] = {}, cluster: Cluster | None = None) -> None:
         (self._port,) = free_ports(1)
         self.address = f"sc://127.0.0.1:{self._port}"
-        self._log, self._cluster = log, cluster
+        self.log, self._cluster = log, cluster
         own = _LOCAL if cluster is None else _ON_CLUSTER
         given = {**_SETTINGS, **own, **conf, "spark.connect.grpc.binding.port": str(self._port)}
         self._settings = [part for key, value in given.items() for part in ("--conf", f"{key}={value}")]
@@ -63,10 +63,10 @@ class ConnectServer:
         command: list[str | Path] = [home / "bin" / "spark-submit", "--master", self._master, *self._settings]
         command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
         env = {**cheap_jvm.environment(), "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(home)}
-        server = self._trees.enter_context(Tree(command, self._log, env=env, cwd=_ROOT))
+        server = self._trees.enter_context(Tree(command, self.log, env=env, cwd=_ROOT))
         self._started.append(server)
         until(lambda: self._answers() or server.poll() is not None, "the server of Spark Connect", STARTS_WITHIN)
-        assert server.poll() is None, self._log.read_text()[-2000:]
+        assert server.poll() is None, self.log.read_text()[-2000:]
 
     def kill(self) -> None:
         """`kill -9` its JVM; its Python processes and executors notice that."""

@@ -139,6 +139,15 @@ def test_a_new_client_takes_over_and_the_older_is_fenced(remote: str, tmp_path: 
         assert sorted(one["seq"]) == list(range(len(one)))
 
 
+def test_a_query_that_left_the_job_while_its_client_is_dead_ends(server: ConnectServer, tmp_path: Path) -> None:
+    with live(server.address, tmp_path, "first") as first:
+        until(lambda: copies(tmp_path) > 0, "rows of the first client", WITHIN)
+        first.kill()
+    assert run(server.address, tmp_path, "without")["state"] == "FINISHED"
+    until(lambda: "this query belongs to incarnation 1" in server.log.read_text(), "the end of the query", WITHIN)
+    assert not (tmp_path / "state" / "registry").exists()
+
+
 def test_links_functions_and_async_map_until_now(remote: str, tmp_path: Path) -> None:
     linked_twice(remote, tmp_path, "linked")
 

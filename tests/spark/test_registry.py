@@ -113,6 +113,22 @@ def test_an_operator_may_move_after_a_killed_start(tmp_path: Path) -> None:
     assert registry.lookup("s", tmp_path) == moved
 
 
+def test_what_earlier_starts_left_is_withdrawn_but_for_the_kept(tmp_path: Path) -> None:
+    for uid, given in (("kept", {}), ("left", {}), ("new", {"incarnation": 2}), ("other", {"job_id": "other"})):
+        registry.publish([registration(uid=uid, **given)], tmp_path)
+    (tmp_path / registry.note("left", "end")).write_text("{}")
+    registry.withdraw_older(registration().job_id, 2, ["kept"], tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["kept.json", "new.json", "other.json"]
+    registry.withdraw_older(registration().job_id, 2, [], tmp_path / "never made")
+
+
+def test_in_a_state_directory_a_deleted_ledgers_job_is_replaced(tmp_path: Path) -> None:
+    place, state = tmp_path / registry.FOLDER, str(tmp_path)
+    registry.publish([registration(job_id="of the deleted ledger", state=state)], place)
+    registry.publish([registration(state=state)], place)
+    assert registry.lookup("s", place) == registration(state=state)
+
+
 def test_a_worker_keeps_nothing_of_an_earlier_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OF_WORKER", "own")
     for name in ("OF_A", "OF_B"):

@@ -19,7 +19,10 @@ import spark_ext as sx
 
 
 def job_of(spark: SparkSession, folder: str, how: str) -> sx.Job:
-    """Windows over rows, and a copy of the same rows; `live`: it never ends, `slow`: late; `flaky`: a task fails."""
+    """Windows over rows, and a copy of the same rows.
+
+    `live`: the copy never ends, `slow`: late; `flaky`: a task fails; `without`: the copy is removed.
+    """
     job = sx.Job(spark, "connected", state=f"{folder}/state", takeover=True, heartbeat="1 s")
     read = spark.readStream.format("datagen")
     rows = read.options(uid="rows", rows_of="3000,1000").load()
@@ -27,6 +30,8 @@ def job_of(spark: SparkSession, folder: str, how: str) -> sx.Job:
     counted = counts.agg(F.count("*").alias("n"), F.sum("seq").alias("sum"))
     named = counted.select(F.col("window.start").alias("start"), "key", "n", "sum")
     job.add("windows", named.writeStream.format("delta_2pc").options(uid="counts", path=f"{folder}/counts"))
+    if how == "without":
+        return job.remove("copy")
     pace = {"rows_per_second": "300"} if how == "slow" else {}
     end = {"rows_per_second": "50"} if how == "live" else {"rows_of": "3000,1000", **pace}
     copied = spark.readStream.format("datagen").options(uid="copied", **end).load()

@@ -164,6 +164,7 @@ def start_job(
         announce(context, coordinator)
         _begin(waiting, context, coordinator, late=not plan.past.definitions)
         if not coordinator.stopping:
+            _withdraw_older(waiting, context)
             parts.exchanges.register()
             if plan.past.definitions:
                 books.writer.append(plan.past.definitions)
@@ -464,6 +465,12 @@ def in_all(
             raise _too_late(late.busy, late.operator, within)
         context.wake.wait(LOOK_EVERY)
         context.wake.clear()
+
+
+def _withdraw_older(waiting: Sequence[QueryRun], context: JobContext) -> None:
+    """Of queries that were removed or have finished nobody else does, and those of a killed client run on."""
+    uids = {operator.uid for run in waiting for operator in run.launcher.spec.operators}
+    registry.withdraw_older(context.job_id, context.incarnation.number, uids, context.registry)
 
 
 def _too_late(step: str, operator: str, within: float) -> StorageError:

@@ -71,9 +71,9 @@ def is_asked(uids: Iterable[str], start: int, place: Path) -> bool:
 
 
 def _is_replaced(mine: Registration, place: Path) -> bool:
-    """Whether a later start of the job has its own: the driver is gone, and a server of Spark Connect has lived on."""
+    """Whether a later start of the job has its own, or none: a server of Spark Connect has outlived the driver."""
     there = registry.lookup(mine.uid, place)
-    return there is not None and there.start != mine.start
+    return there is None or there.start != mine.start
 
 
 def _is_claimed(mine: Registration, place: Path) -> bool:

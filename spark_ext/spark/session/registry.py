@@ -34,12 +34,15 @@ from spark_ext.storage import LocalFolder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_ext.model.identity import Identity
+
 VARIABLE = "SPARK_EXT_REGISTRY"  # environment variable of driver and workers: the directory, which need not exist
 PARALLELISM = "SPARK_EXT_PARALLELISM"  # of Python workers: the session's default parallelism when it was registered
 NOTES_ENDS = "SPARK_EXT_NOTES_ENDS"  # of Python workers: the start for which sources note that they have read all
 # Of a job's sources and sinks, without an environment of their own: all of these, as JSON. Spark hides the values of
 # options with such names wherever it prints a plan: the environment has the keys of stores.
 OPTION = "spark_ext.workers_secret"
+FOLDER = "registry"  # the directory in a job's state
 ABANDONED_AFTER = 86_400  # s; an older directory is of a driver that was killed: one in use is renewed all the time
 _NAME = re.compile(r"spark-ext-[0-9a-f]{32}")
 _LOCK = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
@@ -112,7 +115,7 @@ def folder_of(spark: SparkSession, state: str) -> Path:
             kept="nothing was started",
             do="call spark_ext.register(spark) once, right after the session is created",
         )
-    return Path(place) if backend.own_workers else Path(state) / "registry"
+    return Path(place) if backend.own_workers else Path(state) / FOLDER
 
 
 def options_for(spark: SparkSession, place: Path, start: int) -> dict[str, str]:
@@ -151,6 +154,12 @@ def lookup(uid: str, place: Path | None = None) -> Registration | None:
         return None
     raw = json.loads(text)
     return Registration(**{**raw, **{name: tuple(raw.get(name, ())) for name in ("writes", "rebuild")}})
+
+
+def is_published(mine: Registration | Identity, uid: str) -> bool:
+    """Whether the registration of a uid is still that of the start which an operator works for."""
+    there = lookup(uid)
+    return there is not None and (there.job_id, there.start) == (mine.job_id, mine.start)
 
 
 Note: TypeAlias = Literal["lag", "now", "claim", "end"]
@@ -214,6 +223,8 @@ def _publish(entries: tuple[Registration, ...], place: Path) -> None:
             continue
         if other.job_id == entry.job_id and other.incarnation < entry.incarnation:
             continue  # an earlier start has left it, in which the operator may have been in another query
+        if other.job_id != entry.job_id and place == Path(entry.state) / FOLDER:
+            continue  # of a ledger that was deleted: the state directory has one job
         if other.job_id == entry.job_id and other.incarnation > entry.incarnation:
             raise FencedError(
                 f"incarnation {other.incarnation} of the job has been started in this session; this is "
@@ -262,6 +273,14 @@ def keep(entries: Iterable[Registration], place: Path) -> None:
             _publish(tuple(gone), place)
         with suppress(FileNotFoundError):
             os.utime(place)
+
+
+def withdraw_older(job_id: str, incarnation: int, kept: Iterable[str], place: Path) -> None:
+    """Remove what earlier starts of a job have left, but for the uids that its new start will publish."""
+    found = [lookup(file.stem, place) for file in place.glob("*.json")]
+    for there in found:
+        if there is not None and there.job_id == job_id and there.incarnation < incarnation and there.uid not in kept:
+            withdraw([there.uid], place, (job_id, there.incarnation))
 
 
 def withdraw(uids: Iterable[str], place: Path, owner: tuple[str, int] | None = None) -> None:
