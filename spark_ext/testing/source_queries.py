@@ -11,6 +11,7 @@ Spark's Python workers (on `PYTHONPATH`, or by `cloudpickle.register_pickle_by_v
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,22 +36,24 @@ class SourceQueryContract:
         """The last file in Spark's `commits` is removed, as if the driver had crashed before it was written."""
         checkpoint = tmp_path / "checkpoint"
 
-        def query() -> dict[int, list[str]]:
+        def query(seen: Path) -> dict[int, list[str]]:
             """Run to the end; returns the rows of each epoch that had any."""
-            seen: dict[int, list[str]] = {}
 
             def see(rows: DataFrame, epoch: int) -> None:
-                seen[epoch] = sorted(repr(row) for row in rows.toLocalIterator())
+                """Into a file: over Spark Connect this runs in the server."""
+                (seen / str(epoch)).write_text(json.dumps(sorted(repr(row) for row in rows.toLocalIterator())))
 
+            seen.mkdir()
             stream = _stream(world, spark).writeStream.foreachBatch(see)
             run = stream.option("checkpointLocation", str(checkpoint)).start()
             try:
                 run.processAllAvailable()
             finally:
                 run.stop()
-            return {epoch: rows for epoch, rows in seen.items() if rows}
+            found = {int(file.name): json.loads(file.read_text()) for file in seen.iterdir()}
+            return {epoch: rows for epoch, rows in found.items() if rows}
 
-        first = query()
+        first = query(tmp_path / "first")
         assert len(first) > 1
         assert sum(map(len, first.values())) == len(world.expected())
         newest = max(first)
@@ -58,7 +61,7 @@ class SourceQueryContract:
             number = file.name.strip(".").removesuffix(".crc")
             if number.isdigit() and int(number) >= newest:
                 file.unlink()
-        assert query() == {newest: first[newest]}
+        assert query(tmp_path / "second") == {newest: first[newest]}
 
     def test_f10_an_ending_job_acknowledges_its_last_epoch_once(
         self, world: SourceWorld, spark: SparkSession, tmp_path: Path

@@ -18,13 +18,13 @@ from spark_ext.ledger.schema import IncidentRow
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.spark.logs.spark_log import SparkLog
-from tests.support.cheap_jvm import forking
 from tests.support.jobs import JobHarness, expected
 from tests.support.killable import mixed, running
 from tests.support.processes import Tree
 from tests.support.waiting import until
 
 SOON = 60.0
+ROOT = Path(__file__).parents[2]
 
 
 def live(lab: JobHarness) -> Job:
@@ -154,6 +154,7 @@ def test_i12_the_ends_of_queries_with_sparks_own_sources(lab: JobHarness) -> Non
 
 
 @pytest.mark.slow(30, "a driver with a JVM of its own, which is killed")
+@pytest.mark.skipif("config.getoption('remote')", reason="for a server that is killed, see tests/spark/test_connect.py")
 def test_i12_a_jvm_that_is_killed_ends_the_job_by_name(tmp_path: Path) -> None:
     """`run()` raises no bare ConnectionRefusedError, and the end is recorded."""
     ledger = Ledger(str(tmp_path / "state"))
@@ -171,9 +172,10 @@ STOPPED_SESSION = """
 import sys, time
 import spark_ext as sx
 from spark_ext.errors import SparkExtError
+from tests.support import cheap_jvm
 folder = sys.argv[1]
 def job():
-    spark = sx.session("stopped", master="local[2]", conf={"spark.driver.memory": "512m"})
+    spark = cheap_jvm.session("stopped", {"spark.driver.memory": "512m"})
     rows = spark.readStream.format("rate").option("rowsPerSecond", "20").load()
     return spark, sx.Job(spark, "lab", state=folder + "/state").add("q", rows.writeStream.format("noop"))
 spark, first = job()
@@ -194,7 +196,7 @@ def test_i12_a_session_that_is_stopped_ends_its_job(tmp_path: Path) -> None:
     """The next start in this process does not find the job running."""
     script = tmp_path / "stopped.py"
     script.write_text(STOPPED_SESSION)
-    with Tree([sys.executable, script, tmp_path], tmp_path / "driver.log", forking()) as driver:
+    with Tree([sys.executable, script, tmp_path], tmp_path / "driver.log", {"PYTHONPATH": str(ROOT)}) as driver:
         code = driver.wait(180)
         shown = driver.log.read_text()
     assert code == 0, shown

@@ -284,7 +284,7 @@ def refused(job: Job, match: str) -> SparkExtError:
 def test_i3_a_job_survives_the_cleaning_of_its_temporary_folder(lab: JobHarness) -> None:
     job = into_table(lab).start()
     until(lambda: SparkLog(str(lab.checkpoint())).newest_commit() is not None, "the first epoch to be committed")
-    place = registry.folder_of(lab.spark, "")
+    place = registry.folder_of(lab.spark, job.state_directory)
     shutil.rmtree(place)
     (lab.folder / "gate").touch()
     assert job.await_termination(120).finished

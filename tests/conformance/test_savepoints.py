@@ -17,7 +17,6 @@ from spark_ext.jobs.job import Job
 from spark_ext.ledger.schema import CheckpointRow, FinishedRow
 from spark_ext.model.checkpoint_metadata import VERSION, CheckpointMetadata
 from spark_ext.model.lifecycle import State
-from spark_ext.spark.capabilities import capabilities
 from spark_ext.spark.logs.epoch_files import state_partitions
 from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support import validators
@@ -172,7 +171,7 @@ def test_r13_a_state_that_is_not_in_rocksdb_format_2_is_refused(lab: JobHarness)
     first.stop()
     with refused(StateError, "query 'q'", "other than RocksDB with checkpoint format 2: format 1"):
         job().savepoint(lab.folder / "savepoint")
-    if capabilities(lab.spark.version).rescale:
+    if lab.rescales:
         with refused(StateError, "query 'q'", "other than RocksDB with checkpoint format 2: format 1"):
             job().rescale("q", 3)
     (lab.folder / "gate").touch()
@@ -242,7 +241,7 @@ def test_u2_a_chain_a_union_and_a_join_after_scaling_up_and_down(lab: JobHarness
     def come(upto: int) -> bool:
         return (len(lab.numbers("union")), len(lab.numbers("join"))) == (4 * upto, 2 * upto)
 
-    checkpoint, rescales = lab.checkpoint("join"), capabilities(lab.spark.version).rescale
+    checkpoint, rescales = lab.checkpoint("join"), lab.rescales
     for readers, partitions, upto in ((2, 2, 20), (5, 3, 40)):
         part = job(readers, upto)
         if upto > 20 and rescales:
@@ -290,12 +289,12 @@ def test_u5_recovered_rows_come_first_and_a_rescale_reads_on(lab: JobHarness) ->
     done = len(lab.events("read"))
 
     again = recovered(lab, readers=5)
-    partitions = 5 if capabilities(lab.spark.version).rescale else 4
+    partitions = 5 if lab.rescales else 4
     if partitions == 5:
         again.rescale("q", partitions)
+    again.start()  # over Spark Connect it stops what the killed driver has left in the server
     (lab.folder / "gate").touch()
     (lab.folder / "at-2000").touch()
-    again.start()
     until(lambda: again.snapshot().query("b").rows >= 1500, "1,500 more rows of b")
     number = again.savepoint(lab.folder / "savepoint")
     (row,) = ledger.table(CheckpointRow).rows([("checkpoint_id", "=", number)])

@@ -15,7 +15,8 @@ from spark_ext.jobs.result import JobResult
 from spark_ext.ledger import Ledger
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sources.contract import ChannelSource
-from spark_ext.spark.backend.kinds import backend_of
+from spark_ext.spark.backend.kinds import backend_of, is_connect
+from spark_ext.spark.capabilities import capabilities
 from spark_ext.spark.logs.epoch_files import state_partitions
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.session import formats
@@ -79,6 +80,11 @@ class JobHarness:
     @property
     def ledger(self) -> Ledger:
         return Ledger(str(self.folder / "state"))
+
+    @property
+    def rescales(self) -> bool:
+        """Whether state can be distributed over another number of partitions in this session."""
+        return capabilities(self.spark.version).rescale and not is_connect(self.spark)
 
     def history(self) -> History:
         return History.read(self.folder / "state", [self.log])

@@ -1,6 +1,7 @@
 """Helpers for the tests of the end of input: a source of given rows, a query outside a job, and its results."""
 
 import json
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -15,6 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from spark_ext.model.end_of_input import FORMAT, is_end_of_input_offset
 from spark_ext.model.offsets import LoggedOffsets
+from spark_ext.queries import operators
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.capabilities import capabilities
@@ -98,7 +100,7 @@ class Streams:
         self.spark = spark
         self.folder = folder
         self.checkpoint = folder / name
-        self.written: dict[int, list[tuple[Any, ...]]] = {}
+        self._place = registry.folder_of(spark, str(folder))
         self.query: StreamingQuery | None = None
         self._published: list[str] = []
 
@@ -124,20 +126,24 @@ class Streams:
         """Start the query as a job would, so that its markers can find the checkpoint, or outside any job."""
         ends = {leaf.uid: leaf for leaf in backend_of(df).sources(df) if leaf.format == FORMAT}
         self._published = [uid for uid in ends if uid]
-        place = registry.folder_of(self.spark, "")
-        registry.withdraw(self._published, place)
+        registry.withdraw(self._published, self._place)
         about = (FORMAT, "test", "0", "q", str(self.folder), str(self.checkpoint), 1, 0)
-        registry.publish([Registration(uid, *about) for uid in (self._published if job else ())], place)
+        registry.publish([Registration(uid, *about) for uid in (self._published if job else ())], self._place)
         if trigger == {"availableNow": True} and not capabilities(self.spark.version).available_now:
             trigger = None  # it would run one epoch
         self._ends = bool(trigger and trigger.keys() & {"availableNow", "once"})
 
-        def keep(rows: DataFrame, epoch: int) -> None:
-            self.written[epoch] = [tuple(row) for row in rows.collect()]
+        written = self._written
 
+        def keep(rows: DataFrame, epoch: int) -> None:
+            """Into a file: a function of a client of Spark Connect runs in its server."""
+            (written / str(epoch)).write_bytes(pickle.dumps([tuple(row) for row in rows.collect()]))
+
+        written.mkdir(exist_ok=True)
         writer = df.writeStream.foreachBatch(keep).option("checkpointLocation", str(self.checkpoint))
         writer = writer.trigger(**(trigger or {"processingTime": "0 seconds"}))
-        self._again = writer.start
+        workers = registry.options_for(self.spark, self._place)
+        self._again = backend_of(df).for_workers(writer, workers, operators.is_ours).start
         self.query = self._again()
         return self.query
 
@@ -145,7 +151,7 @@ class Streams:
         """Leave nothing in the session: neither the query nor what its markers find."""
         if self.query is not None:
             self.query.stop()
-        registry.withdraw(self._published, registry.folder_of(self.spark, ""))
+        registry.withdraw(self._published, self._place)
 
     def settle(self) -> None:
         """Wait until the query has nothing left to do: it ended by itself, or is idle.
@@ -174,7 +180,13 @@ class Streams:
 
     def rows(self) -> list[tuple[Any, ...]]:
         """All rows written, sorted; a row that was written twice appears twice."""
-        return sorted((row for rows in self.written.values() for row in rows), key=in_order)
+        return sorted(
+            (row for file in self._written.iterdir() for row in pickle.loads(file.read_bytes())), key=in_order
+        )
+
+    @property
+    def _written(self) -> Path:
+        return self.folder / f"{self.checkpoint.name}-written"
 
     def state_rows(self) -> list[int]:
         assert self.query is not None
@@ -205,7 +217,9 @@ class Streams:
                 number = path.name.strip(".").removesuffix(".crc")
                 if number.isdigit() and int(number) >= first:
                     path.unlink()
-        self.written = {number: rows for number, rows in self.written.items() if number <= epoch}
+        for file in self._written.iterdir():
+            if int(file.name) > epoch:
+                file.unlink()
 
 
 def in_order(row: tuple[Any, ...]) -> tuple[str, ...]:
