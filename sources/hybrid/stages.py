@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
 from pyspark.sql.types import StructField, StructType
 
 from spark_ext.errors import ConfigurationError, refused
+from spark_ext.options import JOBS_OWN
 from spark_ext.schemas.ddl import columns
 from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.contract import ChannelSource, SourceOptions
@@ -59,7 +60,7 @@ class HybridOptions(SourceOptions):
         who = f"{connector} {made.uid}"
         for full, value in raw.items():
             stage, dot, option = full.lower().partition(".")
-            if not dot:
+            if not dot or full.lower().startswith(JOBS_OWN):
                 continue
             if stage not in given:
                 near = difflib.get_close_matches(stage, list(given), n=1)

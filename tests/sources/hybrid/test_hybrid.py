@@ -19,7 +19,7 @@ from spark_ext.sources.datagen import SCHEMA, DataGen
 from spark_ext.sources.hybrid.cutover import extended
 from spark_ext.sources.hybrid.source import Hybrid
 from spark_ext.sources.staged import Cutover
-from spark_ext.spark.session import formats
+from spark_ext.spark.session import formats, registry
 from spark_ext.testing.source_contract import SourceContract, SourceWorld
 from spark_ext.testing.source_kit import SourceRun, drive
 from spark_ext.testing.source_queries import SourceQueryContract
@@ -280,6 +280,11 @@ TOPICS = {"live.format": "kafka_range", "live.bootstrap_servers": "127.0.0.1:1"}
 def test_bad_options_are_refused_by_name(tmp_path: Path, options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         with_options(tmp_path, options)
+
+
+def test_what_a_job_adds_is_no_option_of_a_stage(tmp_path: Path) -> None:
+    """Over Spark Connect each source of a job gets the environment of workers so."""
+    with_options(tmp_path, {registry.OPTION: "{}"})
 
 
 @pytest.mark.parametrize(
