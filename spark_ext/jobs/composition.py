@@ -282,13 +282,22 @@ def checked_job(
         do = "use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128"
         raise _refused(f"'{job}' cannot be a job's name", operator, do)
     settings = JobSettings.of(job, given)
+    own = backend_of(spark).own_workers
+    if not own and (settings.on_stall == "fail" or settings.stall_after is not None):
+        name = "on_stall='fail'" if settings.on_stall == "fail" else "stall_after"
+        raise _refused(
+            f"{name} needs the driver's JVM, which alone knows whether a long epoch makes progress; a client of Spark "
+            "Connect has none",
+            operator,
+            "leave it out; or use a classic session",
+        )
     # Refused here rather than by the start, which reads both again.
     load(settings.failures)
     registry = JobIncidents.load(settings.incidents).registry
     check_measuring(job, settings)
     place = local_path(state)
     state_directory = state if place is None else str(place.expanduser().resolve())
-    if place is None and not backend_of(spark).own_workers:
+    if place is None and not own:
         raise _refused(
             "a job over Spark Connect needs a state directory on a file system that the server and its executors share",
             operator,

@@ -22,7 +22,7 @@ from spark_ext.model.stacks import Sample, WorkerSample, certain, unmoved
 from spark_ext.model.stalls import Marks, Moves, StallClock, moves, patience, weak_patience
 from spark_ext.queries.samples import Samples
 from spark_ext.queries.watched import Stall
-from spark_ext.spark.backend.diagnosis import DRIVER
+from spark_ext.spark.backend.diagnosis import DRIVER, NO_DIAGNOSIS
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.watching.attendance import attending
@@ -82,9 +82,12 @@ class Stalls:
         self._dumps: ThreadDumps | None = None
         self._local: LocalWorkers | None = None
         self._read = reader
+        self._sees = backend_of(spark).diagnosis(spark) is not NO_DIAGNOSIS
 
     def look(self, run: Watchable, look: Look, activity: Activity) -> None:
         """Continue the clock of a query, and examine it when that has run out."""
+        if not self._sees:
+            return  # each long epoch would be a stall
         query = run.in_spark
         assert query is not None
         watch = self._watches.setdefault(run.uid, _Watch())

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import spark_ext as sx
-from spark_ext.errors import EnvironmentProblem
+from spark_ext.errors import ConfigurationError, EnvironmentProblem
 from spark_ext.spark.backend.kinds import refuse_connect_requests
 
 
@@ -24,6 +24,12 @@ def test_an_observer_refuses_spark_connect(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="Observer 'o'"):
         observer._set_spark_session(CONNECT)
     assert not observer.watching
+
+
+@pytest.mark.parametrize("given", [{"on_stall": "fail"}, {"stall_after": "10 s"}])
+def test_a_job_over_spark_connect_refuses_settings_for_stalls(given: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(given))}.* needs the driver's JVM"):
+        sx.Job(CONNECT, "lab", state=tmp_path / "state", **given)
 
 
 @pytest.mark.parametrize(
