@@ -142,7 +142,7 @@ class Streams:
         written.mkdir(exist_ok=True)
         writer = df.writeStream.foreachBatch(keep).option("checkpointLocation", str(self.checkpoint))
         writer = writer.trigger(**(trigger or {"processingTime": "0 seconds"}))
-        workers = registry.options_for(self.spark, self._place)
+        workers = registry.options_for(self.spark, self._place, 0)
         self._again = backend_of(df).for_workers(writer, workers, operators.is_ours).start
         self.query = self._again()
         return self.query
