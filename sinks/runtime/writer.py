@@ -157,6 +157,7 @@ class EpochWriter(_ArrowWriter):
         from pyspark import TaskContext
 
         begin_task()
+        current.require_environment(f"sink '{self._uid}'")
         context = TaskContext.get()
         assert context is not None
         query_id, epoch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(EPOCH)

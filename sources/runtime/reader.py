@@ -237,6 +237,7 @@ class ChannelReader(StreamReader):
 
         assert isinstance(partition, ReadTask)
         reach(FailPoint.SOURCE_READ)
+        current.require_environment(f"source '{self.uid}'")
         tune()
         levels.follow()
         schema = to_arrow_schema(self._schema)

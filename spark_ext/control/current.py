@@ -19,12 +19,13 @@ from functools import cache, cached_property, lru_cache
 from typing import Final
 
 from spark_ext.control import stamps
-from spark_ext.errors import StateError
+from spark_ext.errors import EnvironmentProblem, StateError
 from spark_ext.model.configuration import Configuration, Stamp
 from spark_ext.model.offsets import Json
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.backend.process import local_property
 from spark_ext.spark.logs.spark_log import SparkLog, parse_offsets
+from spark_ext.spark.session import registry
 from spark_ext.spark.watching import attendance
 from spark_ext.worker_internals import in_task, task_property
 
@@ -154,6 +155,22 @@ def in_worker() -> InForce | None:
 def of_task() -> EpochContext | None:
     """The epoch of the task that the calling code is a part of; None outside of tasks of jobs."""
     return _place(task_property)
+
+
+def require_environment(operator: str) -> None:
+    """In a task: raise an error if it is a job's, and the variables that `register` gives to workers are missing.
+
+    Without them neither planners nor tasks know their job. A planner cannot tell that from a query outside of jobs.
+    """
+    if registry.folder() is None and of_task() is not None:
+        raise EnvironmentProblem(
+            f"this session starts its Python workers without the environment variable {registry.VARIABLE}, which "
+            "register gave it, so that they do not know the job that they work for",
+            operator=operator,
+            kept="nothing of this epoch was committed",
+            do="use a session that passes its environment on to the workers, or one of Spark Connect, where jobs "
+            "need no such variables",
+        )
 
 
 def of_driver() -> EpochContext | None:

@@ -12,10 +12,7 @@ from typing import Any, Final
 import grpc
 from pyspark.sql.connect import proto
 
-_SETTABLE: Final = (
-    "spark.databricks.execution.timeout", "spark.sql.ansi.enabled", "spark.sql.files.maxPartitionBytes",
-    "spark.sql.legacy.timeParserPolicy", "spark.sql.session.timeZone", "spark.sql.shuffle.partitions",
-)  # fmt: skip
+from tests.support.handed_over import SETTABLE
 
 
 @contextmanager
@@ -83,7 +80,7 @@ def _trigger(request: bytes) -> str:
 def _setting(request: bytes) -> str:
     operation = proto.ConfigRequest.FromString(request).operation
     names = {one.key for one in operation.set.pairs} | set(operation.unset.keys)
-    refused = sorted(names - set(_SETTABLE))
+    refused = sorted(names - set(SETTABLE))
     return f"[CONFIG_NOT_AVAILABLE] Configuration {refused[0]} is not available" if refused else ""
 
 
