@@ -77,6 +77,9 @@ JOBS: Final = (
 )
 """What depends on the version of Spark: the first job, end of input, upserts, exchanges, control, savepoints, kills."""
 
+ON_PLATFORMS: Final = ("tests/spark/test_handed_over.py", *JOBS[2:])
+"""Jobs of sessions as platforms hand them over, and the others."""
+
 
 @dataclass(frozen=True)
 class Counts:
@@ -210,12 +213,17 @@ def run(python: Path, part: str, log: Path) -> Counts:
 
     Args:
         python: of the environment.
-        part: "quick", "layers" or "jobs".
+        part: "quick", "layers", "jobs" or "platform".
         log: a file for what pytest says; the report is beside it.
     """
     report = log.with_suffix(".xml")
     report.unlink(missing_ok=True)
-    chosen = {"quick": ["-n", "2", "--dist", "loadfile", *QUICK], "layers": LAYERS, "jobs": JOBS}[part]
+    chosen = {
+        "quick": ["-n", "2", "--dist", "loadfile", *QUICK],
+        "layers": LAYERS,
+        "jobs": JOBS,
+        "platform": ON_PLATFORMS,
+    }[part]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with log.open("w", encoding="utf-8") as out:
         subprocess.run(
@@ -262,7 +270,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="make test-matrix", description=__doc__)
     parser.add_argument("pythons", nargs="+", help="names or paths of interpreters")
     parser.add_argument("--kinds", default="oldest,newest", help="of libraries (default: %(default)s)")
-    parser.add_argument("--parts", default="", help="of the tests: quick, layers, jobs; default: by what is tried")
+    parser.add_argument(
+        "--parts", default="", help="of the tests: quick, layers, jobs, platform; default: by what is tried"
+    )
     parser.add_argument("--sparks", default="", help="versions of Spark, such as '4.0 4.1 4.3', on the first Python")
     parser.add_argument("--platforms", default="", help=f"with the versions of: {' '.join(PLATFORMS)}")
     parser.add_argument(
@@ -279,7 +289,8 @@ def main() -> None:
         tried = on_platforms(given.platforms.split(), there)
         missing = [python for python, _ in tried if version_of(python) is None]
         tried = [pair for pair in tried if pair[0] not in missing]
-    parts = (given.parts or ("quick,jobs" if given.sparks or given.platforms else "quick,layers")).split(",")
+    usual = "platform" if given.platforms else "quick,jobs" if given.sparks else "quick,layers"
+    parts = (given.parts or usual).split(",")
     rows: list[Sequence[str]] = [("Python", "libraries", *SHOWN, "passed", "failed", "skipped")]
     total, impossible = Counts(), list[str]()
     for python, kind in tried:
