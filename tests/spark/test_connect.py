@@ -17,6 +17,7 @@ from tests.servers.connect import ConnectServer, client_environment
 from tests.servers.serverless import serverless
 from tests.support.processes import Tree
 from tests.support.waiting import until
+from tests.support.windows import expected, windows
 
 pytestmark = [pytest.mark.slow(40, "starts clients of a server of Spark Connect"), pytest.mark.process]
 
@@ -77,19 +78,6 @@ def linked_twice(remote: str, folder: Path, how: str, python: str = sys.executab
         assert sorted(zip(found["id"], found["twice"], strict=True)) == [(n, 2 * n) for n in range(20 * number + 20)]
     minutes = DeltaTable(folder / "minutes").to_pandas()
     assert len(minutes) >= 30 and not minutes.duplicated("start").any() and set(minutes["n"]) == {1}
-
-
-def windows(folder: Path) -> list[tuple[Any, ...]]:
-    table = DeltaTable(folder / "counts").to_pandas()
-    return sorted(zip(table["start"].astype("int64"), table["key"], table["n"], table["sum"], strict=True))
-
-
-def expected(folder: Path) -> list[tuple[Any, ...]]:
-    rows = DeltaTable(folder / "copies").to_pandas()
-    assert len(rows) == 4000
-    rows["start"] = rows["ts"].dt.floor("1min")
-    found = rows.groupby(["start", "key"]).agg(n=("seq", "size"), sum=("seq", "sum")).reset_index()
-    return sorted(zip(found["start"].astype("int64"), found["key"], found["n"], found["sum"], strict=True))
 
 
 @pytest.mark.core

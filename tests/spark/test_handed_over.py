@@ -1,5 +1,6 @@
 """Sessions as platforms hand them over, with all that these take away: in drivers of their own."""
 
+import json
 import os
 import shlex
 import subprocess
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from tests.support.disks import remount, small_disk
+from tests.support.fuse import refusing_disk
+from tests.support.windows import expected, windows
 from tools.project import ROOT
 
 pytestmark = [pytest.mark.slow(40, "starts drivers of their own"), pytest.mark.process]
@@ -23,6 +27,23 @@ def run(folder: Path, cwd: Path, *how: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "tests.support.handed_over", folder, *how], capture_output=True, text=True, check=False,
         timeout=300, cwd=cwd, env={**env, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
+
+
+def test_windows_to_the_end_with_all_that_is_taken_away(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "cwd", "1m") as cwd, refusing_disk(tmp_path / "volume", "append") as volume:
+        assert remount(cwd, "ro")
+        done = run(volume, cwd)
+        assert done.returncode == 0, done.stderr[-4000:]
+        ended = json.loads(done.stdout.splitlines()[-1])
+        assert ended == {"state": "FINISHED", "rows": {"windows": 4000, "copy": 4000}}
+        assert windows(volume) == expected(volume)
+
+
+def test_a_volume_without_hard_links_is_refused(tmp_path: Path) -> None:
+    with refusing_disk(tmp_path / "volume", "links") as volume:
+        done = run(volume, tmp_path)
+        assert done.returncode != 0 and "lacks hard links" in done.stderr, done.stderr[-4000:]
+        assert not list((volume / "state").iterdir())
 
 
 def test_workers_without_the_variables_of_register(tmp_path: Path) -> None:
