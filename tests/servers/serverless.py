@@ -79,6 +79,8 @@ def _trigger(request: bytes) -> str:
 
 def _setting(request: bytes) -> str:
     operation = proto.ConfigRequest.FromString(request).operation
+    if operation.set.silent:  # a client asks the server to ignore what it refuses, as for the name of the session
+        return ""
     names = {one.key for one in operation.set.pairs} | set(operation.unset.keys)
     refused = sorted(names - set(SETTABLE))
     return f"[CONFIG_NOT_AVAILABLE] Configuration {refused[0]} is not available" if refused else ""

@@ -12,9 +12,12 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import ConfigurationError
+from spark_ext.masking import logger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logger("spark_ext.session")
 
 KEPT = "nothing was started with it"
 
@@ -88,6 +91,20 @@ def with_settings(
                     spark.conf.unset(name)
                 else:
                     spark.conf.set(name, former)
+
+
+def set_defaults(spark: SparkSession, values: Mapping[str, str]) -> None:
+    """Set what a job can do without. A platform may keep settings from its users: one line says which."""
+    kept = []
+    for name, value in values.items():
+        try:
+            spark.conf.set(name, value)
+        except Exception:
+            kept.append(f"{name} {value}")
+    if kept:
+        log.warning(
+            "this session does not let its users set what it would be given; it keeps its own: %s", "; ".join(kept)
+        )
 
 
 def _set(spark: SparkSession, name: str, value: str, who: str) -> None:

@@ -20,6 +20,7 @@ from spark_ext.spark.backend.process import has_jvm, installed_home, master_of, 
 from spark_ext.spark.capabilities import capabilities
 from spark_ext.spark.session import class_archive, environment, formats, object_stores, registry, short_errors
 from spark_ext.spark.session.jars import delta_coordinate, delta_jars
+from spark_ext.spark.session.session_settings import set_defaults
 from spark_ext.spark.session.spark_home import home_without_zip
 from spark_ext.storage import StoreOptions
 
@@ -116,7 +117,7 @@ def session(
         ) from problem
     if _PARTITIONS not in settings:
         # A cluster's size is known only now. A query that was started before keeps the number from its checkpoint.
-        spark.conf.set(_PARTITIONS, str(backend_of(spark).parallelism(spark)))
+        set_defaults(spark, {_PARTITIONS: str(backend_of(spark).parallelism(spark))})
     if s3 or options:
         object_stores.use(spark, options, _STORAGE, s3=s3)
     register(spark)
@@ -142,13 +143,11 @@ def _client(name: str, remote: str, conf: Mapping[str, str], others: Mapping[str
     from spark_ext.spark.backend.connect import new_session
 
     spark = new_session(name, remote)
-    for key, value in {
-        **{key: value for key, value in defaults().items() if key.startswith(_OF_A_CLIENT)},
-        **conf,
-    }.items():
+    parallelism = str(backend_of(spark).parallelism(spark))  # before all else: it fails if nobody answers
+    ours = {key: value for key, value in defaults().items() if key.startswith(_OF_A_CLIENT)}
+    set_defaults(spark, {key: value for key, value in {**ours, _PARTITIONS: parallelism}.items() if key not in conf})
+    for key, value in conf.items():
         spark.conf.set(key, value)
-    if _PARTITIONS not in conf:
-        spark.conf.set(_PARTITIONS, str(backend_of(spark).parallelism(spark)))
     register(spark)
     return spark
 
