@@ -139,16 +139,6 @@ _HANDLER: Final = "handle_worker_exception"  # passes a failure on to the JVM as
 
 _STREAM: Final = "outfile"  # its parameter for the stream to the JVM
 
-# Modules that have the handler under its name, once they are imported.
-_IMPORTERS: Final = (
-    "pyspark.util",
-    "pyspark.worker",
-    "pyspark.sql.worker.utils",
-    "pyspark.sql.streaming.python_streaming_source_runner",
-    "pyspark.sql.streaming.transform_with_state_driver_worker",
-    "__main__",
-)
-
 _handler: Callable[..., None] | None = None  # pyspark's own, once it was replaced
 
 
@@ -173,9 +163,9 @@ def extend_failures(text_of: Callable[[BaseException], str]) -> None:
                 given.arguments[_STREAM] = _Extended(given.arguments[_STREAM], text)
         as_shipped(*given.args, **given.kwargs)
 
-    for name in _IMPORTERS:
-        module = sys.modules.get(name)
-        if getattr(module, _HANDLER, None) is as_shipped:
+    # Programs that have imported it have it under their own name; which these are differs between versions.
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("pyspark.", "__main__")) and getattr(module, _HANDLER, None) is as_shipped:
             setattr(module, _HANDLER, handle_worker_exception)
 
 

@@ -105,8 +105,9 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "in a daemon"])
 @pytest.mark.parametrize("name", PROGRAMS.values(), ids=PROGRAMS)
-def test_a_failure_passes_through_a_changed_handler(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_failure_passes_through_a_changed_handler(monkeypatch: pytest.MonkeyPatch, name: str, alone: bool) -> None:
     """As Spark's program has it, with one parameter more in front of the stream, and one behind it."""
     program = pytest.importorskip(name)
     written: list[tuple[object, ...]] = []
@@ -119,7 +120,9 @@ def test_a_failure_passes_through_a_changed_handler(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(worker_internals, "_handler", None)
     monkeypatch.setattr(util, "handle_worker_exception", handler)
     monkeypatch.setattr(program, "handle_worker_exception", handler, raising=False)
-    monkeypatch.setitem(sys.modules, "__main__", program)  # as Spark starts it
+    if alone:
+        monkeypatch.setitem(sys.modules, "__main__", program)
+        monkeypatch.delitem(sys.modules, name)
     extend_failures(lambda error: " good")
     out, failure = io.BytesIO(), ValueError()
     program.handle_worker_exception(failure, 7, out, True, last=8)

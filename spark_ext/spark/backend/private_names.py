@@ -51,13 +51,7 @@ WORKERS: Final[Names] = {
     "workers": {"pyspark.daemon": ""},
     "async_map": {"pyspark.sql.conversion": "ArrowTableToRowsConversion LocalDataToArrowConversion"},
     "sources and sinks": {"pyspark.sql.pandas.types": "from_arrow_type to_arrow_schema to_arrow_type"},
-    "failures": {
-        "pyspark.sql.streaming.python_streaming_source_runner": "handle_worker_exception",
-        "pyspark.sql.streaming.transform_with_state_driver_worker": "handle_worker_exception",
-        "pyspark.sql.worker.utils": "handle_worker_exception",
-        "pyspark.util": "handle_worker_exception",
-        "pyspark.worker": "handle_worker_exception",
-    },
+    "failures": {"pyspark.util": "handle_worker_exception"},
     "parts of epochs": {"pyspark.worker": "read_udfs read_udtf report_times"},
     "stacks of workers": {"pyspark.worker": "setup_broadcasts"},
 }
@@ -187,7 +181,6 @@ ABSENT: Final[Mapping[str, Collection[str]]] = {
     "4.0": (
         "SparkConnectGrpcException._grpc_status_code",
         "SparkSession._streamingCheckpointManager",
-        "pyspark.sql.worker.utils.handle_worker_exception",
         "TransformWithStateInPySpark.leftAttributes",
         "TransformWithStateInPySpark.timeMode",
         "PythonErrorUtils.getCondition",
@@ -200,7 +193,6 @@ ABSENT: Final[Mapping[str, Collection[str]]] = {
     ),
     "4.1": (
         "SparkSession._streamingCheckpointManager",
-        "pyspark.sql.worker.utils.handle_worker_exception",
         "DataStreamWriter.name",
         "DataStreamWriter.sinkName",
         "StateStore$.highPriorityThreadPool",
