@@ -30,6 +30,8 @@ class Capabilities:
     """Spark can distribute the state of a stopped query over another number of partitions."""
     evolution: bool = True
     """Sources and sinks can have names, and settings of Spark's that require them."""
+    changelog_settings: bool = True
+    """What reads the changelogs of state takes settings of the state store."""
     checkpointing: str = f"{_STREAMING}.checkpointing"
     """The package of Spark's logs and of what writes their files."""
 
@@ -45,7 +47,9 @@ _OF_4_1: Final = replace(
 )
 
 VERSIONS: Final[Mapping[Release, Capabilities]] = {
-    (4, 0): replace(_OF_4_1, delta=((4, 4), (4, 3), (4, 2), (4, 1), (4, 0)), checkpointing=_STREAMING),
+    (4, 0): replace(
+        _OF_4_1, delta=((4, 4), (4, 3), (4, 2), (4, 1), (4, 0)), changelog_settings=False, checkpointing=_STREAMING
+    ),
     (4, 1): _OF_4_1,
     (4, 2): replace(_NEWEST, delta=((4, 4),)),
     (4, 3): _NEWEST,

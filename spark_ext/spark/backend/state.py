@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spark_ext.masking import logger
 from spark_ext.spark.backend.missing import all_by_name
+from spark_ext.spark.capabilities import capabilities
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,14 +79,14 @@ class JvmStateFiles:
         self._hadoop = spark._jsparkSession.sessionState().newHadoopConf()
         self._package = getattr(self._jvm, _STATE)
         self._codec = codec
+        self._with_settings = capabilities(spark.version).changelog_settings
 
     def lineage(self, folder: str, version: StateVersion) -> tuple[StateVersion, ...]:
         """See `StateFiles`."""
         option = self._jvm.scala.Option
+        settings = (self._package.StateStoreConf.empty(), False, option.empty()) if self._with_settings else ()
         # It only reads, so that it needs no folder for drafts.
-        manager = self._package.RocksDBFileManager(
-            folder, None, self._hadoop, self._codec, "", self._package.StateStoreConf.empty(), False, option.empty()
-        )
+        manager = self._package.RocksDBFileManager(folder, None, self._hadoop, self._codec, "", *settings)
         with _vanished(f"{folder}/{version.changelog}"):
             reader = manager.getChangelogReader(version.number, option.apply(version.unique_id))
             try:
