@@ -106,14 +106,15 @@ class Table:
         mine = Identity("lab", job_id, "q", str(self.state), checkpoint, lineage, number, start)
 
         def write(rows: int) -> None:
-            known = Registration("in", "source", "lab", job_id, "q", mine.state, checkpoint, number, lineage, start)
+            about = ("lab", job_id, "q", mine.state, checkpoint, number, lineage, start)
+            known = [Registration("in", "source", *about), Registration("out", "sink", *about)]
             place = registry.folder_of(self._lab.spark, "")
-            registry.publish([known], place)
+            registry.publish(known, place)
             writer = self._writer(rows).option("checkpointLocation", checkpoint).option(OPTION, mine.encode())
             try:
                 writer.trigger(availableNow=True).start().awaitTermination()
             finally:
-                registry.withdraw(["in"], place)
+                registry.withdraw(["in", "out"], place)
 
         return write
 
