@@ -13,10 +13,11 @@ import pyarrow as pa
 from pydantic import Field
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSource, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 import spark_ext as sx
+from spark_ext.sinks.runtime.writer import ArrowWriter
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.spark.watching.worker_process import begin_task, tune
 
@@ -96,11 +97,11 @@ class Nothing(DataSource):
     def name(cls) -> str:
         return "nothing"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ArrowWriter:
         return _NothingWriter()
 
 
-class _NothingWriter(DataSourceStreamArrowWriter):
+class _NothingWriter(ArrowWriter):
     def __init__(self) -> None:
         tune()
 

@@ -58,7 +58,7 @@ def from_arrow_type(kind: pa.DataType) -> DataType:
     """The Spark type of an Arrow type, or a PySparkTypeError."""
     from pyspark.sql.pandas import types
 
-    return types.from_arrow_type(kind)
+    return types.from_arrow_type(kind, prefer_timestamp_ntz=True)  # before 4.2 it reads them as those with a zone
 
 
 def rows_of(batch: pa.RecordBatch, schema: StructType) -> list[Row]:

@@ -119,14 +119,14 @@ _so_far: dict[tuple[str, int], tuple[int, int]] = {}
 
 
 if hasattr(datasource, "DataSourceStreamArrowWriter"):
-    _ArrowWriter = datasource.DataSourceStreamArrowWriter
+    ArrowWriter = datasource.DataSourceStreamArrowWriter
 else:
 
-    class _ArrowWriter(datasource.DataSourceArrowWriter, DataSourceStreamWriter):  # type: ignore[no-redef, misc]
+    class ArrowWriter(datasource.DataSourceArrowWriter, DataSourceStreamWriter):  # type: ignore[no-redef, misc]
         """Spark 4.0 gives Arrow batches to a stream writer that is an Arrow writer of batch queries too."""
 
 
-class EpochWriter(_ArrowWriter):
+class EpochWriter(ArrowWriter):
     """One sink in one query: `write` on executors, `commit` in a driver-side worker. Built for each epoch."""
 
     def __init__(self, sink: TwoPhaseCommitSink, schema: StructType) -> None:

@@ -55,8 +55,9 @@ class Epochs:
             current.EPOCH: str(epoch),
         }  # fmt: skip
         TaskContext._setTaskContext(None)  # type: ignore[arg-type]
-        given = {"stageId": stage, "partitionId": partition, "attemptNumber": 0, "taskAttemptId": attempt}
-        TaskContext.from_json({**given, "cpus": 1, "resources": {}, "localProperties": properties})
+        given = TaskContext._getOrCreate()
+        given._stageId, given._partitionId, given._taskAttemptId = stage, partition, attempt
+        given._attemptNumber, given._localProperties = 0, properties
         try:
             yield
         finally:

@@ -17,6 +17,7 @@ from spark_ext.commands.output import REFUSED, RUNNING
 from spark_ext.spark.session import object_stores
 from tests.servers.object_store import Bucket
 from tests.support import cheap_jvm
+from tests.support.versions import of_4_2
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "kubernetes"
@@ -84,6 +85,7 @@ def test_the_manifests_command_runs_with_its_state_in_a_store(
     assert "FINISHED" in done.stdout and bucket.keys("per_day/_delta_log/") and bucket.keys("state/ledger/")
 
 
+@of_4_2
 def test_the_manifests_of_the_page_are_yaml() -> None:
     (found,) = map(yaml.safe_load, re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
     assert found["kind"] == "SparkApplication"

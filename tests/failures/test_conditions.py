@@ -17,6 +17,9 @@ import yaml
 
 from spark_ext.failures.classifier import Classifier
 from spark_ext.failures.evidence import Evidence, Frame, Link, Owner, Raised
+from tests.support.versions import of_4_2
+
+pytestmark = of_4_2
 
 SAID: dict[str, dict[str, list[str]]] = yaml.safe_load(Path(__file__).with_name("conditions.yaml").read_text())
 STATES = {state: type for type, states in SAID["states"].items() for state in states}

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_ext.errors import DataError
 from spark_ext.model.offsets import Range
@@ -22,6 +21,7 @@ from spark_ext.schemas.values import null_in, undecodable
 from spark_ext.sources.postgres.read import _conform
 from spark_ext.sources.runtime.conform import conform
 from spark_ext.testing.every_type import EVERY_TYPE
+from spark_ext.worker_internals import to_arrow_schema
 
 LARGE = 4447143252387525393675  # Arrow makes 23472482415325368651.13... of it as a decimal(38,18)
 KIND = pa.decimal128(38, 18)
@@ -181,7 +181,7 @@ NESTED_TYPE = T.StructType(
 
 @pytest.mark.parametrize("schema", [EVERY_TYPE, NESTED_TYPE], ids=["every type", "nested"])
 def test_it_is_sparks_own(schema: T.StructType) -> None:
-    assert arrow_schema(schema) == to_arrow_schema(schema, timezone="UTC")
+    assert arrow_schema(schema) == to_arrow_schema(schema)
 
 
 def test_columns_may_all_be_nullable_while_fields_stay_the_same() -> None:

@@ -308,16 +308,18 @@ def of_kafka_protobuf(_: Path, kind: T.DataType, values: list[Any]) -> Found:
         marks: list[tuple[str, bytes]] = []
         given = for_avro(kind, value, marks)
         given = without_nulls(kind, given)
-        message = made() if value is None or isinstance(kind, (T.TimestampType, T.MapType)) else made(v=given)
+        message = made() if value is None or isinstance(kind, T.TimestampType) else made(v=given)
         if isinstance(kind, T.TimestampType) and value is not None:
             message.v.seconds, micros = divmod(value, 1_000_000)
             message.v.nanos = micros * 1000
-        # Written whole, the pairs of a map have any order; the fields of two messages one after the other are added.
-        pairs = given.items() if given and isinstance(kind, T.MapType) else ()
-        content = message.SerializeToString() + b"".join(made(v=dict([pair])).SerializeToString() for pair in pairs)
-        contents.append(b"\0\0\0\0\1\0" + replaced(content, marks))
+        contents.append(b"\0\0\0\0\1\0" + replaced(message.SerializeToString(), marks))
     good, bad = decoded(decoder, contents)
-    return {n: value["v"] for n, value in good.items()}, bad
+    found = {n: value["v"] for n, value in good.items()}
+    if isinstance(kind, T.MapType):  # its pairs may come in any order
+        for n, pairs in found.items():
+            order = list(dict(values[n] or ()))
+            found[n] = pairs and sorted(pairs, key=lambda pair: order.index(pair[0]))
+    return found, bad
 
 
 def without_nulls(kind: T.DataType, value: Any) -> Any:

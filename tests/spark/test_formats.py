@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.queries import operators
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
-from spark_ext.sinks.runtime.writer import SinkAdapter
+from spark_ext.sinks.runtime.writer import ArrowWriter, SinkAdapter
 from spark_ext.sources.contract import ChannelSource
 from spark_ext.sources.datagen import DataGen
 from spark_ext.sources.hybrid.source import Hybrid
@@ -149,7 +149,7 @@ def test_a_sink_becomes_a_data_source_of_spark() -> None:
     assert issubclass(adapter, DataSource) and adapter.name() == "nowhere_2pc"
     made = sent(adapter(options={"uid": "a", "commit_attempts": "3"}))
     assert isinstance(made, DataSource) and made.name() == "nowhere_2pc"
-    assert isinstance(sent(made.streamWriter(schema=SCHEMA, overwrite=False)), DataSourceStreamArrowWriter)
+    assert isinstance(sent(made.streamWriter(schema=SCHEMA, overwrite=False)), ArrowWriter)
     assert isinstance(made, SinkAdapter) and type(made.sink) is Nowhere and made.sink.options.commit_attempts == 3
 
 

@@ -11,6 +11,7 @@ import pytest
 import spark_ext as sx
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.spark.session import environment, jars
+from tests.support.versions import needs_delta
 
 _NO_SPARK = """
 import sys
@@ -119,6 +120,7 @@ def test_deltas_jar_is_named_for_the_version_of_spark(
     assert jars.delta_coordinate() == f"io.delta:{artifact}:{delta}"
 
 
+@needs_delta
 def test_without_the_package_of_delta_the_session_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(name: str) -> str:
         raise metadata.PackageNotFoundError(name)

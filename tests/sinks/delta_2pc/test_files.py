@@ -169,7 +169,7 @@ REFUSED: list[tuple[spark.DataType, str]] = [
     (spark.VariantType(), "variantType"),
     (spark.DayTimeIntervalType(), "interval day to second"),
     (spark.YearMonthIntervalType(), "interval year to month"),
-    (spark.TimeType(), "time"),
+    *([(spark.TimeType(), "time")] if hasattr(spark, "TimeType") else []),
     (spark.StringType("UTF8_LCASE"), "collation"),
     (spark.StructType(), "no fields"),
     (spark.ArrayType(spark.NullType()), "'v.element' has the type void"),
