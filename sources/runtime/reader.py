@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-LOOK_S: Final = 1.0  # between two looks of an idle source whether its job was started again without it, s
+LOOK_S: Final = 1.0  # how often an idle source checks whether its job was started again without it, s
 RATIONED_S: Final = 0.1  # between two looks at control events while a rate limit keeps an AvailableNow run waiting, s
 
 
@@ -73,7 +73,7 @@ class ChannelReader(StreamReader):
         self._planned: dict[str, Any] | None = None  # the end of the epoch that this process has planned last
         self._latest: dict[str, Any] | None = None  # changes with each epoch
         self._live: LiveLag | None = None  # asks for the lag between epochs, of a source that knows it
-        self._newest_at = -LOOK_S  # when it was known last that its start of the job is the newest, s
+        self._newest_at = -LOOK_S  # when it last found that no newer start has replaced its own, s
         tune()
 
     def __setstate__(self, state: dict[str, Any]) -> None:

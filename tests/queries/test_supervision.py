@@ -92,7 +92,7 @@ def test_figures_come_by_events_of_this_query_or_are_asked_for(bench: Bench) -> 
 
 
 def test_figures_of_a_query_that_has_ended_are_asked_for(bench: Bench) -> None:
-    """While its job goes on; over Spark Connect no event brings them."""
+    """Other queries of the job still run. Over Spark Connect no event brings the figures."""
     bench.query.commit(position())
     bench.tick()
     bench.run.request_stop()

@@ -468,7 +468,7 @@ def in_all(
 
 
 def _withdraw_older(waiting: Sequence[QueryRun], context: JobContext) -> None:
-    """Of queries that were removed or have finished nobody else does, and those of a killed client run on."""
+    """Nothing else withdraws those of removed or finished queries, which a killed client has left running."""
     uids = {operator.uid for run in waiting for operator in run.launcher.spec.operators}
     registry.withdraw_older(context.job_id, context.incarnation.number, uids, context.registry)
 

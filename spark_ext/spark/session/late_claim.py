@@ -71,7 +71,7 @@ def is_asked(uids: Iterable[str], start: int, place: Path) -> bool:
 
 
 def _is_replaced(mine: Registration, place: Path) -> bool:
-    """Whether a later start of the job has its own, or none: a server of Spark Connect has outlived the driver."""
+    """Whether a later start has replaced or removed it: the server of Spark Connect has outlived its client."""
     there = registry.lookup(mine.uid, place)
     return there is None or there.start != mine.start
 
