@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -15,13 +16,21 @@ from rich.live import Live
 from spark_ext.commands.incidents import read_incidents
 from spark_ext.commands.output import Json, State, Storage, print_json, print_text, storage_options
 from spark_ext.errors import StorageError, refused
-from spark_ext.views.downtime import downtime
-from spark_ext.views.incidents import moment
+from spark_ext.failures.labels import UNKNOWN
+from spark_ext.views.downtime import by_class, downtime
+from spark_ext.views.incidents import class_of, moment
 from spark_ext.views.plot.data import PlotKind
 from spark_ext.views.terminal import Terminal, top_view, widen
 
 if TYPE_CHECKING:
     from spark_ext.views.downtime import Downtime
+
+
+class Cause(str, Enum):
+    """By what downtime is summed."""
+
+    INCIDENT = "incident"
+    CLASS = "class"
 
 
 def timeline(
@@ -32,6 +41,9 @@ def timeline(
             metavar="TIME", help="Compute availability since this time: ISO 8601, or an age such as 2h or 7d."
         ),
     ] = "1d",
+    by: Annotated[Cause, typer.Option(help="Sum downtime by incident, or by the class of its incidents.")] = (
+        Cause.INCIDENT
+    ),
     as_json: Json = False,
     storage: Storage = None,
 ) -> None:
@@ -44,12 +56,20 @@ def timeline(
     status, incidents = status_of(ledger), read_incidents(ledger)
     found = downtime(status.timeline, incidents, status.ended or now)
     rows = {row["incident_id"]: row for row in incidents}
+    kinds = {incident: class_of(row["labels"]) for incident, row in rows.items()}
+    classes = by_class(found.pieces, kinds)
     if as_json:
-        print_json(_plain(found, begin, now) | {"incarnations": status.timeline.to_json()})
+        print_json(_plain(found, classes, begin, now) | {"incarnations": status.timeline.to_json()})
         return
     Terminal().print(status.timeline)
     print_text(f"wall time {found.wall:,.1f} s: " + ", ".join(f"{s:,.1f} s {n}" for n, s in found.by_state().items()))
     print_text(f"availability since {begin:%Y-%m-%d %H:%M:%S} UTC: {found.availability(begin, now):.4%}")
+    if by is Cause.CLASS:
+        for name, seconds in sorted(classes.items(), key=lambda one: -one[1]):
+            own = {piece for piece in found.pieces if kinds.get(piece.incident, UNKNOWN) == name}
+            share, _ = found.share(begin, now, own.__contains__)
+            print_text(f"{name}: {seconds:,.1f} s down, availability {share:.4%}")
+        return
     for incident, states in found.by_incident().items():
         row = rows[incident]
         labels = row["labels"] or {}
@@ -58,11 +78,12 @@ def timeline(
         print_text(f"{incident[:8]}  {kind}: {spent}  {row['what'].partition(chr(10))[0]}")
 
 
-def _plain(found: Downtime, since: datetime, now: datetime) -> dict[str, Any]:
+def _plain(found: Downtime, classes: dict[str, float], since: datetime, now: datetime) -> dict[str, Any]:
     return {
         "wall_s": found.wall,
         "states_s": found.by_state(),
         "incidents_s": found.by_incident(),
+        "classes_s": classes,
         "since": since,
         "availability": found.availability(since, now),
     }

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
+from typing import Final
+
+UNKNOWN: Final = "UNKNOWN"  # in place of the type of what has none
+TYPE_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")  # names of types, also of the user's own
 
 
 class FailureType(str, Enum):

@@ -22,6 +22,7 @@ from spark_ext.jobs.ending import AT_LEAST, LOOK_EVERY, Ending, EndRequest
 from spark_ext.masking import logger
 from spark_ext.model.execution import HEALTHY, Shown, current, job_execution
 from spark_ext.model.lifecycle import State, job_state
+from spark_ext.queries.describe_failure import diagnosed
 
 if TYPE_CHECKING:
     from spark_ext.jobs.checkpointing.barriers import AlignedCheckpoints
@@ -87,6 +88,7 @@ class Coordinator:
         self._look_by: float | None = None
         self._given_up = False
         self._shown = Shown(State.CREATED)
+        self._blamed: str | None = None  # the incident of a failure that is no query's
         self._ran = False
         self._closer_at = 0.0
         self._lock = threading.Lock()
@@ -258,12 +260,21 @@ class Coordinator:
                 assert failed.error is not None
                 self._fail(failed.error.within(failed.operator))
             elif (failure := self._failure_of_part) is not None:
+                self._blamed = self._record(failure)
                 self._fail(failure)
         self._become(job_state(self._states()))
 
     @property
     def _failure_of_part(self) -> SparkExtError | None:
         return self.parts.gates.failure or self.parts.aligned.failure
+
+    def _record(self, error: SparkExtError) -> str:
+        """The failure of a part that is no query's: an incident like any other."""
+        operator = f"job '{self._context.job}'"
+        found = diagnosed(error, operator, -1, self._context.classifier)
+        return self._context.write_behind.incident(
+            operator, "failure", str(error), "stopped: FAILED", found.stored, found.verdict.labels
+        )
 
     def _fail(self, error: SparkExtError) -> None:
         self.failure = error
@@ -294,7 +305,7 @@ class Coordinator:
         now = job_execution(state, [(run.spec.uid, run.watched.shown) for run in self.runs], ran=self._ran)
         if state in (State.FAILING, State.FAILED):
             failed = (run.watched.incident for run in self.runs if run.state is State.FAILED)
-            now = replace(now, incident=next(failed, None))
+            now = replace(now, incident=next(failed, self._blamed))
         self._ran = self._ran or (now.state in HEALTHY and now.incident is None)
         if replace(now, since=None) != replace(self._shown, since=None):
             self._shown = now

@@ -238,7 +238,7 @@ class ExecutionStateRow(Row):
     state: str  # CREATED, DEPLOYING, RUNNING, FINISHED, ...; see the page on operations.
     since: datetime  # When it was entered.
     incarnation: int  # The incarnation that wrote the row.
-    reason: str  # Why; "" if there is nothing to say.
+    reason: str  # Why; "" if there is nothing to say. "requested by ..." if somebody asked for it.
     incident: str | None = None  # The incident that its time belongs to; null if none was recorded with it.
 
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from operator import add
 from typing import Any, Final
 
-from spark_ext.failures.labels import FailureType, Origin
+from spark_ext.failures.labels import UNKNOWN, FailureType, Origin
 from spark_ext.ledger.kinds import CheckpointKind, CheckpointMode, Kind
 from spark_ext.model.epoch_parts import PARTS
 from spark_ext.model.lifecycle import State
 from spark_ext.spark.watching.query_events import STAGES
 
 OTHER: Final = "_other"  # the value of a label once there are too many
-NONE: Final = "UNKNOWN"  # the class of downtime for which no incident was recorded, and of failures without a type
+NONE: Final = UNKNOWN  # the class of downtime for which no incident was recorded, and of failures without a type
 
 
 class MetricKind(Kind):
@@ -89,7 +89,11 @@ LABELS: Final = {  # all labels, by name
         Label("result", "how a checkpoint has ended", ("completed", "failed")),
         Label("type", "kind of the incident, as in `incidents`"),
         Label("severity", "severity of the incident", ("INFO", "WARNING", "ERROR", "CRITICAL")),
-        Label("class", "type of the failure that is to blame", (*(kind.value for kind in FailureType), NONE)),
+        Label(
+            "class",
+            "type of the failure that is to blame, or one of the user's own",
+            (*(kind.value for kind in FailureType), NONE),
+        ),
         Label("origin", "whose code failed", (*(origin.value for origin in Origin), NONE)),
         Label("version", "version of spark-ext"),
         Label("spark_app_id", "Spark's id of the application"),

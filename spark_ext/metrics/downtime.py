@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.ledger.columns import from_json_many
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
-from spark_ext.metrics.catalogue import NONE
-from spark_ext.metrics.tally import class_of
-from spark_ext.views.downtime import BEGIN, LATE, UNKNOWN, UP, Period, blamed, downtime
+from spark_ext.views.downtime import BEGIN, LATE, UNKNOWN, UP, Period, blamed, by_class, downtime, period_of
+from spark_ext.views.incidents import class_of
 from spark_ext.views.recorded import rows_of
 from spark_ext.views.status import status_of
-from spark_ext.views.timeline import JOB
+from spark_ext.views.timeline import JOB, Interval
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger
@@ -45,8 +44,9 @@ def read_past(ledger: Ledger, number: int, newer: Iterable[IncidentRow]) -> Past
     for name in ("labels", "evidence"):
         for row, value in zip(rows, from_json_many([row[name] for row in rows], IncidentRow, name), strict=True):
             row[name] = value
-    known = {row["incident_id"]: row for row in [*rows, *map(_values, newer)]}
-    pieces = downtime(timeline, list(known.values()), started).pieces
+    rows += map(_values, newer)  # an incident that has happened twice has two
+    pieces = downtime(timeline, rows, started).pieces
+    known = {row["incident_id"]: row for row in rows}
     return past_of([piece for piece in pieces if piece.since < started], known, started)
 
 
@@ -55,7 +55,7 @@ def past_of(pieces: Sequence[Period], incidents: Mapping[str, Mapping[str, Any]]
     cut = [replace(piece, until=min(piece.until, started)) for piece in pieces]
     classes = {name: class_of(row["labels"]) for name, row in incidents.items()}
     cause = incidents.get(cut[-1].incident) if cut and cut[-1].down and cut[-1].until == started else None
-    return Past(started, _by_class(cut, classes), cause)
+    return Past(started, by_class(cut, classes), cause)
 
 
 class DowntimeMeter:
@@ -77,7 +77,7 @@ class DowntimeMeter:
         if past.cause is not None:
             self._before = past.cause["incident_id"]
             self._classes[self._before] = class_of(past.cause["labels"])
-        self._enter(past.started, "CREATED", UNKNOWN)
+        self._enter(Period(JOB, "CREATED", past.started, past.started))
         self._fold()
 
     def take(self, row: Any) -> None:
@@ -89,7 +89,8 @@ class DowntimeMeter:
             if row.type in BEGIN:
                 self._failures.append(_values(row))
         elif isinstance(row, ExecutionStateRow) and row.operator == JOB:
-            self._enter(row.since, row.state, row.incident or UNKNOWN)
+            begun = Interval(JOB, row.state, row.since, None, row.reason, row.incident)
+            self._enter(period_of(begun, row.since))
             if self._past is not None:
                 self._fold()
 
@@ -98,15 +99,15 @@ class DowntimeMeter:
         if self._past is None:
             return {}
         total = dict(self._over)
-        for name, value in _by_class(self._pieces(self._states, now), self._classes).items():
+        for name, value in by_class(self._pieces(self._states, now), self._classes).items():
             total[name] = total.get(name, 0.0) + value
         # What is to blame may become known late; a counter does not decrease for that.
         for name, value in total.items():
             self._shown[name] = max(value, self._shown.get(name, 0.0))
         return dict(self._shown)
 
-    def _enter(self, since: datetime, state: str, incident: str) -> None:
-        self._states.append(Period(JOB, state, since, since, incident))
+    def _enter(self, begun: Period) -> None:
+        self._states.append(begun)
         # That a state was entered may be recorded late, as a stall is, which is noticed after a while.
         self._states.sort(key=lambda piece: piece.since)
 
@@ -121,20 +122,12 @@ class DowntimeMeter:
         if not ups or not ups[-1]:
             return
         since = self._states[ups[-1]].since
-        for name, value in _by_class(self._pieces(self._states[: ups[-1]], since), self._classes).items():
+        for name, value in by_class(self._pieces(self._states[: ups[-1]], since), self._classes).items():
             self._over[name] += value
         self._states = self._states[ups[-1] :]
         self._before = UNKNOWN
         # Of the failures those stay that the next state may be due to.
         self._failures = [row for row in self._failures if row["at"] >= since - 2 * LATE - timedelta(seconds=1)]
-
-
-def _by_class(pieces: Iterable[Period], classes: Mapping[str, str]) -> dict[str, float]:
-    found: dict[str, float] = defaultdict(float)
-    for piece in pieces:
-        if piece.down:
-            found[classes.get(piece.incident, NONE)] += piece.seconds
-    return dict(found)
 
 
 def _values(row: IncidentRow) -> dict[str, Any]:

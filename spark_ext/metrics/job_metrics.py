@@ -19,8 +19,8 @@ from spark_ext.metrics.book import LIMIT, Book, Bound, Change, Sample, folded
 from spark_ext.metrics.downtime import DowntimeMeter, Past, read_past
 from spark_ext.metrics.gauges import Live, gauges
 from spark_ext.metrics.recoveries import Recoveries, Recovery
-from spark_ext.metrics.tally import Tally, class_of
-from spark_ext.views.incidents import query_of
+from spark_ext.metrics.tally import Tally
+from spark_ext.views.incidents import class_of, query_of
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger

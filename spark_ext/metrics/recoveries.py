@@ -7,9 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, IncidentRow
-from spark_ext.metrics.tally import class_of
 from spark_ext.model.lifecycle import State
-from spark_ext.views.incidents import query_of
+from spark_ext.views.incidents import class_of, query_of
 
 _ENDED = frozenset({State.FINISHED.value, State.SUSPENDED.value, State.CANCELED.value})
 

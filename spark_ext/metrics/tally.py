@@ -16,7 +16,7 @@ from spark_ext.metrics import catalogue as m
 from spark_ext.metrics.book import Change
 from spark_ext.model.latency import Marker
 from spark_ext.model.lifecycle import State
-from spark_ext.views.incidents import query_of
+from spark_ext.views.incidents import class_of, query_of
 
 GAPS: Final = 1_000  # how many gaps are remembered in a series of numbers; older ones count as seen
 _RECENT: Final = 1_000  # how many incidents are remembered: one that is given again comes soon after
@@ -150,15 +150,7 @@ class Tally:
             yield Change(m.FAILURES, (self._job, query, class_of(row.labels), origin_of(row.labels)))
 
 
-def class_of(labels: Any) -> str:
-    """The type of a failure, by the labels of its incident."""
-    return _one_of("class", (labels or {}).get("type"))
-
-
 def origin_of(labels: Any) -> str:
     """Whose a failure was, by the labels of its incident."""
-    return _one_of("origin", (labels or {}).get("origin"))
-
-
-def _one_of(label: str, value: object) -> str:
-    return str(value) if str(value) in m.LABELS[label].values else m.NONE
+    value = str((labels or {}).get("origin"))
+    return value if value in m.LABELS["origin"].values else m.NONE

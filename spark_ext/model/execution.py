@@ -113,6 +113,10 @@ class Progress:
         )
 
 
+REQUESTED: Final = "requested by "
+"""How the reason of a state begins that somebody asked for. It is part of the ledger's format."""
+
+
 @dataclass(frozen=True)
 class Shown:
     """The execution state of a query or a job, and what led to it."""
@@ -136,7 +140,7 @@ def execution_state(
     if progress.waiting >= WAITING_LOOKS and look is not None:
         return Shown(State.SCHEDULING, why_waiting(look), progress.waiting_since)
     if paused:
-        return Shown(State.PAUSED, "requested by a control event")
+        return Shown(State.PAUSED, f"{REQUESTED}a control event")
     if progress.settled:
         return Shown(State.RUNNING, reason)
     if progress.stateful and tasks is not None and tasks.running > 0:

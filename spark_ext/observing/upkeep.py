@@ -211,12 +211,12 @@ def _incidents(ledger: Ledger) -> list[dict[str, Any]]:
     for row, labels in zip(rows, from_json_many([row["labels"] for row in rows], IncidentRow, "labels"), strict=True):
         row["labels"] = labels
     # Only these say by their evidence when they began; that of others may be large.
-    lost = table.read(["incident_id", "evidence"], [("type", "in", ["driver_lost", "stop_blocked"])]).to_pylist()
-    evidence: Mapping[str, Any] = dict(
+    lost = table.read(["incident_id", "at", "evidence"], [("type", "in", ["driver_lost", "stop_blocked"])]).to_pylist()
+    evidence: Mapping[Any, Any] = dict(
         zip(
-            [row["incident_id"] for row in lost],
+            [(row["incident_id"], row["at"]) for row in lost],
             from_json_many([row["evidence"] for row in lost], IncidentRow, "evidence"),
             strict=True,
         )
     )
-    return [{**row, "evidence": evidence.get(row["incident_id"])} for row in rows]
+    return [{**row, "evidence": evidence.get((row["incident_id"], row["at"]))} for row in rows]

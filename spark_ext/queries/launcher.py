@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from spark_ext.control import stamps
 from spark_ext.errors import SparkExtError, StateError
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.model.execution import REQUESTED
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.builder import record_plan
 from spark_ext.queries.operator_hooks import OperatorHooks
@@ -434,7 +435,7 @@ class Launcher:
             if self._may_stop(wanted, now):
                 reach(FailPoint.QUERY_HELD)
                 wanted.enter(RestartPhase.STOPPING)
-                life.become(State.RESTARTING, f"requested by control event {wanted.sequence}")
+                life.become(State.RESTARTING, f"{REQUESTED}control event {wanted.sequence}")
                 self.stop()
             elif now >= wanted.by:
                 self._wanted = None
@@ -468,7 +469,7 @@ class Launcher:
         else:
             wanted.enter(RestartPhase.STARTING)
             self._adopt(wanted)
-        self._life.become(State.RESTARTING, f"requested by control event {wanted.sequence}")
+        self._life.become(State.RESTARTING, f"{REQUESTED}control event {wanted.sequence}")
 
     def _adopt(self, wanted: BoundaryRestart) -> None:
         if wanted.spec is not self.spec:

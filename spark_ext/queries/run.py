@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import Epoch
-from spark_ext.model.execution import Shown, current
+from spark_ext.model.execution import REQUESTED, Shown, current
 from spark_ext.model.lifecycle import State
 from spark_ext.model.restarts import ANY_RUN, Action, AvailableNowRun, Cause
 from spark_ext.queries.records import query_metadata
@@ -349,7 +349,7 @@ class QueryRun:
         elif action is Action.FINISH and not finishing:
             self._life.become(State.FINISHING, reason)
         elif action is Action.RUN_AGAIN and decision.delay_ms and not finishing:
-            self._life.become(State.RESTARTING, "it ended without a committed epoch")
+            self._life.become(State.RESTARTING, f"{REQUESTED}a drain: an epoch is still to be committed")
         elif action is Action.SUSPEND:
             self._catching_up.read_all(finishing=finishing)
         elif action is Action.AWAIT_UPSTREAM:

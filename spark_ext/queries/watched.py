@@ -197,9 +197,9 @@ class LifeCycle:
         further = state is not self.state
         if further:
             self.enter(state)
-            self.reason = reason
         if further or incident is not None:
             # A further failure while it recovers: the time from now on is that one's.
+            self.reason = reason
             self._watched.attribute(incident)
             self.show()
 

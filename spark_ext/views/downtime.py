@@ -2,8 +2,8 @@
 
 Time is divided among the whole life of the job, from its first start: each second belongs to one state of the job, and
 the seconds of all states add up to the wall time. A second of downtime belongs to one incident: the failure that began
-it, a driver that was lost, a lack of slots, a stall, or what held up a stop. A start that somebody asked for is no
-downtime as long as nothing holds it up.
+it, a driver that was lost, a lack of slots, a stall, or what held up a stop. A start or restart that somebody asked for
+is no downtime as long as nothing holds it up.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from itertools import pairwise
+from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from spark_ext.incidents.registry import AlertRule
-from spark_ext.views.incidents import query_of
+from spark_ext.model.execution import REQUESTED
+from spark_ext.views.incidents import class_of, query_of
 from spark_ext.views.timeline import DOWN, JOB, STOPPED, Interval, Span, Timeline
 
 UP: Final = frozenset({"RUNNING", "PAUSED", "FINISHING", "FINISHED", "SUSPENDED", "CANCELED", STOPPED})
@@ -27,8 +27,12 @@ SCHEDULING: Final = "SCHEDULING"
 STARTING: Final = frozenset({CREATED, SCHEDULING, "DEPLOYING", "RESTORING"})
 """States of a start, which are downtime only if it was not asked for, or something holds it up."""
 
+RECOVERING: Final = frozenset({"RESTARTING", "FAILING", "FAILED", DOWN})
+"""States to which a failure leads. An incident that is recorded with any other state belongs to that state alone."""
+
 DRIVER_LOST: Final = "driver_lost"
-BEGIN: Final = frozenset({"failure", DRIVER_LOST, "stop_blocked"})  # incidents that begin downtime, or take it over
+STOP_BLOCKED: Final = "stop_blocked"
+BEGIN: Final = frozenset({"failure", DRIVER_LOST, STOP_BLOCKED})  # incidents that begin downtime, or take it over
 LATE: Final = timedelta(seconds=2)  # by how much an incident may be recorded after the state that it led to
 UNKNOWN: Final = ""  # the incident of seconds for which none was recorded
 
@@ -42,6 +46,7 @@ class Period:
     since: datetime
     until: datetime
     incident: str = UNKNOWN  # the id of the incident that it belongs to, if it is downtime
+    requested: bool = False  # whether somebody asked for it
 
     @property
     def seconds(self) -> float:
@@ -51,7 +56,7 @@ class Period:
     @property
     def down(self) -> bool:
         """Whether it is downtime."""
-        return self.incident != UNKNOWN or (self.state not in UP and self.state not in STARTING)
+        return self.incident != UNKNOWN or not (self.requested or self.state in UP or self.state in STARTING)
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ class Downtime:
 
 def downtime(timeline: Timeline, incidents: Sequence[Mapping[str, Any]], now: datetime) -> Downtime:
     """Divide the time of a job; what has not ended counts until `now`."""
-    failures = sorted((row for row in incidents if row["type"] in BEGIN), key=lambda row: row["at"])
+    failures = [row for row in incidents if row["type"] in BEGIN]
     pieces: list[Period] = []
     by_query: dict[str, list[Period]] = defaultdict(list)
     of_query: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
@@ -112,8 +117,7 @@ def downtime(timeline: Timeline, incidents: Sequence[Mapping[str, Any]], now: da
         ]
         for part in span.intervals:
             if part.operator != JOB:
-                own = Period(part.operator, part.state, part.since, part.until or now, part.incident or UNKNOWN)
-                by_query[part.operator].append(own)
+                by_query[part.operator].append(period_of(part, part.until or now))
     queries = [piece for query, own in sorted(by_query.items()) for piece in blamed(own, of_query[query])]
     return Downtime(tuple(blamed(_contiguous(pieces), failures)), tuple(queries))
 
@@ -121,14 +125,16 @@ def downtime(timeline: Timeline, incidents: Sequence[Mapping[str, Any]], now: da
 def _job(span: Span, now: datetime) -> list[Period]:
     """The states of the job while one driver ran, from its start to its end."""
     end = span.until or now
-    own: list[Interval] = [part for part in span.of(JOB) if part.since < end]
-    states = [(span.since, CREATED, UNKNOWN), *((part.since, part.state, part.incident or UNKNOWN) for part in own)]
-    bounds = [*(since for since, _, _ in states), end]
-    return [
-        Period(JOB, state, since, until, incident)
-        for (_, state, incident), (since, until) in zip(states, pairwise(bounds), strict=True)
-        if since < until
-    ]
+    own = [Interval(JOB, CREATED, span.since, None), *(part for part in span.of(JOB) if part.since < end)]
+    bounds = [*(part.since for part in own[1:]), end]
+    return [period_of(part, until) for part, until in zip(own, bounds, strict=True) if part.since < until]
+
+
+def period_of(part: Interval, until: datetime) -> Period:
+    """An interval as it was recorded, until then."""
+    incident = part.incident or UNKNOWN
+    requested = incident == UNKNOWN and part.reason.startswith(REQUESTED)
+    return Period(part.operator, part.state, part.since, until, incident, requested)
 
 
 def _contiguous(pieces: Iterable[Period]) -> list[Period]:
@@ -141,39 +147,53 @@ def _contiguous(pieces: Iterable[Period]) -> list[Period]:
     return found
 
 
-def blamed(pieces: Sequence[Period], failures: Sequence[Mapping[str, Any]], before: str = UNKNOWN) -> list[Period]:
+def blamed(pieces: Sequence[Period], failures: Iterable[Mapping[str, Any]], before: str = UNKNOWN) -> list[Period]:
     """The pieces, of a job or a query in order, with the incident of each one that is downtime.
 
     What is being recovered from is blamed until the job runs again; a failure during recovery is to blame from then on.
-    Failures are incidents of the types `BEGIN`, in order; `before` is to blame for downtime before the pieces.
+    A wait for slots, a stall and what holds up a stop are blamed for themselves, and the failure again after them.
+    Failures are incidents of the types `BEGIN`; `before` is to blame for downtime before the pieces.
     """
+    known = sorted(failures, key=lambda row: (_began(row), row["at"]))
     found: list[Period] = []
-    to_blame, started = before, None
+    to_blame, blocked, entered = before, UNKNOWN, ("", UNKNOWN)
+    started = ran = datetime.min.replace(tzinfo=timezone.utc)  # since when this start lasts, and the job ran last
     for piece in pieces:
-        if piece.state == CREATED:
+        recorded, stopped = piece.incident != UNKNOWN, piece.requested or piece.state == "FAILING"
+        if piece.state == CREATED or piece.requested:
             started = piece.since
-        # Waiting for a slot during a recovery is part of that, as starting executors and reading state are.
-        recorded = piece.incident != UNKNOWN and not (piece.state == SCHEDULING and to_blame != UNKNOWN)
-        if not recorded and piece.state in UP:
+        if piece.state in UP or piece.requested:
             to_blame = UNKNOWN
+        if piece.state in UP and not recorded:
+            ran, entered = piece.since, (piece.state, UNKNOWN)
             found.append(piece)
             continue
-        begins = [row for row in failures if piece.since - LATE <= _began(row) < piece.until]
-        # A failure of a former start that the job has recovered from does not hold up this one.
-        begins = [row for row in begins if started is None or row["type"] == DRIVER_LOST or _began(row) >= started]
-        earlier = [row for row in begins if _began(row) <= piece.since + LATE and row["type"] != "stop_blocked"]
-        if recorded:
+        begins = [row for row in known if piece.since - LATE <= _began(row) < piece.until]
+        stops = [row for row in begins if row["type"] == STOP_BLOCKED and (stopped or _began(row) > piece.since)]
+        # Which failure it was is recorded, or it was none.
+        begins = [] if recorded or piece.requested else [row for row in begins if row["type"] != STOP_BLOCKED]
+        # What the job has recovered from does not hold up a later start. A driver is lost before the next start.
+        after = {DRIVER_LOST: started if piece.state == DOWN else ran}
+        begins = [row for row in begins if _began(row) >= after.get(row["type"], started)]
+        if recorded and piece.state in RECOVERING:
             to_blame = piece.incident
-            # Which of them it was is recorded; only what holds up a stop takes over within a state.
-            begins = [row for row in begins if row["type"] == "stop_blocked"]
-        elif earlier and (to_blame == UNKNOWN or piece.state == DOWN):
-            to_blame = earlier[-1]["incident_id"]
-        since = piece.since
-        for row in begins:
-            if row not in earlier and _began(row) > since:
-                found.append(replace(piece, since=since, until=_began(row), incident=to_blame))
-                since, to_blame = _began(row), row["incident_id"]
-        found.append(replace(piece, since=since, incident=to_blame))
+        earlier = [row for row in begins if _began(row) <= piece.since + LATE]
+        lost = [row for row in earlier if piece.state == DOWN and row["type"] == DRIVER_LOST]
+        if lost or (earlier and to_blame == UNKNOWN):
+            to_blame = (lost or earlier)[-1]["incident_id"]
+        if (piece.state, piece.incident) != entered:
+            entered, blocked = (piece.state, piece.incident), UNKNOWN
+        since, blame = piece.since, blocked or (piece.incident if recorded else to_blame)
+        for row in sorted([*stops, *(row for row in begins if row not in earlier)], key=_began):
+            if _began(row) > since:
+                found.append(replace(piece, since=since, until=_began(row), incident=blame))
+                since = _began(row)
+            blame = row["incident_id"]
+            if row["type"] == STOP_BLOCKED:
+                blocked = blame
+            else:
+                to_blame, blocked = blame, UNKNOWN
+        found.append(replace(piece, since=since, incident=blame))
     return found
 
 
@@ -181,10 +201,15 @@ def _began(row: Mapping[str, Any]) -> datetime:
     """When what an incident is about began: a driver that was lost is found by the next start."""
     evidence = row.get("evidence") or {}
     for name in ("last_seen", "since"):
-        if name in evidence and row["type"] in (DRIVER_LOST, "stop_blocked"):
+        if name in evidence and row["type"] in (DRIVER_LOST, STOP_BLOCKED):
             return datetime.fromisoformat(evidence[name])
     at: datetime = row["at"]
     return at
+
+
+def by_class(pieces: Iterable[Period], classes: Mapping[str, str]) -> dict[str, float]:
+    """Seconds of downtime in a job's pieces by the class of the incident that each belongs to, given by its id."""
+    return _summed((classes.get(piece.incident, class_of(None)), piece.seconds) for piece in pieces if piece.down)
 
 
 def _summed(given: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -218,4 +243,8 @@ def availability(
 
 
 def _has(labels: Mapping[str, Any], wanted: Mapping[str, Sequence[str]]) -> bool:
-    return all(str(labels.get(name)) in values for name, values in wanted.items())
+    """Whether an incident counts for a rule; one of a type of the user's counts as one of its base, too."""
+    return all(
+        str(labels.get(name)) in values or (name == "type" and labels.get("base") in values)
+        for name, values in wanted.items()
+    )

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from spark_ext.errors import ConfigurationError
+from spark_ext.failures.labels import TYPE_NAME, UNKNOWN
 from spark_ext.incidents.registry import shipped
 from spark_ext.incidents.types import IncidentState, Severity, query_in
 from spark_ext.ledger.incidents import Standing
@@ -59,6 +60,12 @@ class Wanted:
 def query_of(incident: Incident) -> str:
     """The uid of the query that an incident is about; "" if it is about the whole job."""
     return query_in(incident["operator"])
+
+
+def class_of(labels: Mapping[str, Any] | None) -> str:
+    """The type of failure that an incident's labels name; UNKNOWN if they name none."""
+    found = str((labels or {}).get("type"))
+    return found if TYPE_NAME.fullmatch(found) else UNKNOWN
 
 
 def severity_of(incident: Incident) -> Severity:

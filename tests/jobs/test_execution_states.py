@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 import spark_ext as sx
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, IncidentRow, JobRow
+from spark_ext.model.execution import REQUESTED
 from spark_ext.model.lifecycle import State
 from spark_ext.views.downtime import downtime
 from spark_ext.views.timeline import timeline
@@ -88,6 +89,50 @@ def test_states_of_a_job_from_its_first_start_to_its_second(lab: JobHarness, tmp
         waited.incident_id: {"SCHEDULING", "SCHEDULING of q"}
     }
     assert [piece.state for piece in found.pieces if piece.down] == ["SCHEDULING"]
+
+
+@pytest.mark.slow(15, "starts a query three times")
+def test_l3_a_wait_for_slots_and_a_request_in_a_recovery(lab: JobHarness, tmp_path: Path) -> None:
+    """The query fails, waits for slots that somebody else has taken, and is restarted on request afterwards."""
+    flag, failed = tmp_path / "flag", tmp_path / "failed"
+
+    @F.udf("long")
+    def fails_once(n: int) -> int:
+        if flag.exists() and not failed.exists():
+            failed.touch()
+            raise ConnectionRefusedError(111, "Connection refused")
+        return n
+
+    rows = lab.source(counts="1", live="true", rate=20)
+    job = sx.Job(lab.spark, "lab", state=tmp_path / "state")
+    job.add("q", rows.withColumn("m", fails_once("n")).writeStream.format("noop")).start()
+    until(lambda: job.state is State.RUNNING, "the job runs")
+    flag.touch()
+    until(failed.exists, "the query has failed")
+    with taken_slots(lab.spark, tmp_path / "slots"):
+        until(lambda: job.state is State.SCHEDULING, "its next attempt waits for a slot", 60)
+        shown = job.snapshot().query("q")
+    until(lambda: job.state is State.RUNNING, "the job runs again")
+    job.control.restart(wait=60)
+    until(lambda: job.state is State.RUNNING, "the job runs again")
+    job.stop()
+
+    ledger = Ledger(job.state_directory)
+    incidents = [vars(row) for row in ledger.table(IncidentRow).rows()]
+    kinds = {row["incident_id"]: row["labels"]["type"] for row in incidents}
+    tables = ([vars(row) for row in ledger.table(kind).rows()] for kind in (ExecutionStateRow, JobRow, EpochRow))
+    found = downtime(timeline(*tables), incidents, datetime.now(timezone.utc))
+    spent = {
+        kinds[name]: {state for state in by_state if " of " not in state}
+        for name, by_state in found.by_incident().items()
+    }
+    assert spent["SYSTEM"] == {"SCHEDULING"} and "RESTARTING" in spent["NETWORK"] <= {"RESTARTING", "DEPLOYING"}
+    assert "all 2 are taken by other queries and jobs" in shown.reason
+    assert {piece.incident for piece in found.pieces if piece.down} <= kinds.keys(), "none is unknown"
+    (asked,) = [row for row in states(ledger, "") if row.reason.startswith(REQUESTED)]
+    assert asked.state == "RESTARTING" and asked.incident is None
+    (piece,) = [piece for piece in found.pieces if piece.since == asked.since]
+    assert piece.seconds > 0 and not piece.down
 
 
 def test_without_the_monitor_states_are_those_of_the_life_cycle(lab: JobHarness) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from spark_ext.errors import DataError, TransientError
 from spark_ext.jobs.composition import Gate
-from spark_ext.ledger.schema import ExecutionStateRow
+from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.lifecycle import State
 from spark_ext.model.restarts import UntilNow
@@ -119,6 +119,9 @@ def test_what_cannot_be_built_fails_the_job_by_name(tmp_path: Path) -> None:
     assert job.coordinator.state is State.FAILED
     failure = job.coordinator.failure
     assert failure is not None and "query 'b'" in failure.operator and "KeyError" in failure.what
+    (incident,) = job.a.rows(IncidentRow)
+    states = [row for row in job.a.rows(ExecutionStateRow) if not row.operator and row.state in ("FAILING", "FAILED")]
+    assert states and {row.incident for row in states} == {incident.incident_id} and "KeyError" in incident.what
 
 
 def test_a_start_that_fails_is_tried_again_with_all_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

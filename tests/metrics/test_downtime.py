@@ -1,22 +1,38 @@
 """The counter of downtime says what the ledger says, across starts of the driver."""
 
+import json
 from collections import defaultdict
+from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from spark_ext.ledger import start_incarnation
+from spark_ext.commands.check import facts_of
+from spark_ext.incidents.registry import read_registry
+from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
+from spark_ext.ledger.incarnation import forget
+from spark_ext.ledger.schema import ExecutionStateRow
+from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.metrics.downtime import DowntimeMeter, Past, _values, past_of, read_past
+from spark_ext.model.execution import REQUESTED
+from spark_ext.observing.upkeep import Alerts
+from spark_ext.views.check import Limits, health
 from spark_ext.views.downtime import downtime
+from spark_ext.views.page.document import page
+from spark_ext.views.page.facts import FactsReader
 from spark_ext.views.timeline import timeline
 from tests.control.states import State
 from tests.metrics.rows import incident, state
+from tests.test_cli import spark_ext
+from tests.views.test_downtime import History
 from tests.views.test_timeline import at, job
 from tests.views.test_timeline import state as state_row
 
-UPS, DOWNS = ("RUNNING", "FINISHING"), ("RESTARTING", "FAILING", "CREATED")
+UPS, DOWNS = ("RUNNING", "FINISHING"), ("RESTARTING", "FAILING", "CREATED", "SCHEDULING")
 KINDS = ("USER_CODE", "NETWORK", "SYSTEM")
 
 
@@ -37,14 +53,15 @@ def test_it_is_what_the_view_of_the_ledger_has(data: st.DataObject) -> None:
         if blames[-1]:
             # As a stall is: recorded with the state, also with RUNNING.
             second.append(incident(f"s{number}", seconds, kind="stall", type=data.draw(st.sampled_from(KINDS))))
+    reasons = [data.draw(st.sampled_from(["", f"{REQUESTED}somebody"])) for _ in names]
     begins = data.draw(st.integers(0, len(names)))
     now = times[-1] + 5
 
     jobs = [job("started", 0), job("ended", 25, 1, reason="FAILED"), job("started", 40, 2)]
     states = [state_row("", "RUNNING", 5), state_row("", "FAILING", 20), state_row("", "FAILED", 22)]
     states += [
-        {**state_row("", name, seconds, 2), "incident": blame}
-        for name, seconds, blame in zip(names, times, blames, strict=True)
+        {**state_row("", name, seconds, 2, reason), "incident": blame}
+        for name, seconds, blame, reason in zip(names, times, blames, reasons, strict=True)
     ]
     known = [_values(row) for row in (*failures, *second)]
     whole = downtime(timeline(states, jobs, alive=frozenset({2})), known, at(now))
@@ -64,7 +81,7 @@ def test_it_is_what_the_view_of_the_ledger_has(data: st.DataObject) -> None:
         for row in second:
             if row.incident_id[1:] == str(number) and row.at == at(seconds):
                 meter.take(row)
-        meter.take(state(name, seconds, "", 2, blames[number]))
+        meter.take(replace(state(name, seconds, "", 2, blames[number]), reason=reasons[number]))
         for row in second:
             if row.incident_id[1:] == str(number) and row.at != at(seconds):
                 meter.take(row)
@@ -112,3 +129,64 @@ def test_a_lost_driver_is_in_the_past_before_its_row_is_written(tmp_path: Path) 
     assert past.started == one.ledger.jobs()[-1].at and past.cause is not None
     assert past.cause["incident_id"] == "d"
     assert sum(past.seconds.values()) == pytest.approx((past.started - begun).total_seconds())
+
+
+RULES = """
+alerts:
+  - {rule: availability below 100 % over 36500 days, labels: {type: SYSTEM}}
+  - {rule: availability below 100 % over 36500 days, labels: {type: NETWORK}}
+"""
+
+
+def test_all_that_tells_whose_a_second_was_agrees(tmp_path: Path) -> None:
+    """A driver is lost twice within the window in which that is one incident."""
+    told = (
+        History().up(10).lost(5, 1).in_state("DEPLOYING", 2).up(20).lost(7, 1).slots(3).in_state("DEPLOYING", 1).up(9)
+    )
+    told.restarted(6).in_state("DEPLOYING", 2).up(9).failed("QUOTA", 4).slots(30).in_state("DEPLOYING", 1).up(9)
+    told.incidents[1]["incident_id"] = told.incidents[0]["incident_id"]
+    told.incidents[3]["labels"]["base"] = "NETWORK"
+    place = str(tmp_path / "state")
+    ledger = Ledger(place)
+    for row in told.jobs:
+        incarnation = start_incarnation(ledger, "j", takeover=True, now=row["at"])
+        forget(place, incarnation.number)
+    writer = LedgerWriter(ledger, incarnation)
+    states: list[Any] = [ExecutionStateRow(**row) for row in told.states]
+    incidents: list[Any] = [
+        replace(
+            incident(one["incident_id"], 0, one["operator"], one["type"], one["evidence"], **one["labels"]),
+            at=one["at"],
+        )
+        for one in told.incidents
+    ]
+    writer.append([*states, *incidents])
+    expected = {"SYSTEM": 5 + 3 + 7 + 1 + 3 + 1 + 30, "QUOTA": 4 + 1}
+    assert told.classes() == expected
+
+    shown = json.loads(spark_ext("timeline", place, "--json").stdout)
+    assert shown["classes_s"] == pytest.approx(expected)
+    lines = spark_ext("timeline", place, "--by", "class").stdout.splitlines()
+    assert [line.partition(",")[0] for line in lines[-2:]] == ["SYSTEM: 50.0 s down", "QUOTA: 5.0 s down"]
+
+    kinds = {row.incident_id: row.labels["type"] for row in incidents}
+    document = page(FactsReader(ledger).read(), datetime.now(timezone.utc))["timeline"]
+    by_page: dict[str, float] = defaultdict(float)
+    for name, seconds in document["incidents_s"].items():
+        by_page[kinds[name]] += sum(seconds.values())
+    assert by_page == pytest.approx(expected) and document["down_s"] == pytest.approx(55)
+
+    meter = DowntimeMeter()
+    meter.begin(read_past(ledger, 3, ()))
+    for taken in sorted([*incidents[2:], *states[3:]], key=lambda row: getattr(row, "since", None) or row.at):
+        meter.take(taken)
+    assert meter.seconds(told.now) == pytest.approx(expected)
+
+    registry = read_registry(RULES, "rules.yaml")
+    now = datetime.now(timezone.utc)
+    measured = health(facts_of(ledger), Limits(rules=registry.alerts), now).measured
+    assert [one.found.down for one in measured] == pytest.approx([50, 5]), "a type of the user's counts as its base"
+    behind = WriteBehind(writer, "j", registry=registry)
+    Alerts("j", ledger, behind).evaluate(0)
+    said = [one.incident.what.partition(", ")[2].partition(":")[0] for one in behind.incidents.open("")]
+    assert said == ["down for 50 s", "down for 5 s"]

@@ -53,7 +53,7 @@ def last_commits(epochs: Epochs) -> dict[int, datetime]:
 def history(
     found: Timeline, incidents: Sequence[Mapping[str, Any]], hosts: Mapping[int, str], now: datetime
 ) -> dict[str, Any]:
-    """Intervals and sums; what has not ended counts until `now`."""
+    """Intervals and sums; what has not ended counts until `now`. `incidents` has a row for each occurrence."""
     divided = downtime(found, incidents, now)
     intervals = _intervals(found, divided)
     since = divided.pieces[0].since if divided.pieces else now
