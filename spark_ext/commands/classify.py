@@ -48,7 +48,7 @@ def _lines(found: Explanation) -> list[str]:
     verdict = found.verdict
     further = {key: value for key, value in verdict.labels.items() if key not in ("type", "origin")}
     pairs = [
-        ("type", verdict.type.value),
+        ("type", verdict.labels["type"]),
         ("origin", verdict.origin.value),
         ("decision", found.decision.value),
         ("line", verdict.place),

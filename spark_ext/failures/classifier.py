@@ -27,7 +27,7 @@ from spark_ext.masking import logger, mask
 log = logger("spark_ext.failures")
 
 GROUP: Final = "spark_ext.failure_classifiers"  # entry points of this group are plugins of every job in the environment
-RESERVED: Final = frozenset({"type", "origin", "cause", "code", "resource"})  # no plugin may declare them
+RESERVED: Final = frozenset({"type", "base", "origin", "cause", "code", "resource"})  # no plugin may declare them
 LONGEST_LABEL: Final = 200  # characters of a label's value that are kept
 DEFAULT_TIMEOUT: Final = 1.0  # how long a plugin may take for one failure, s
 
@@ -101,6 +101,11 @@ class Classifier:
         return shipped() if self._own is None else self._own.before(shipped())
 
     @property
+    def types(self) -> tuple[str, ...]:
+        """The names of all types, those of the user's own last."""
+        return (FailureRules() if self._own is None else self._own).known
+
+    @property
     def user_packages(self) -> tuple[str, ...]:
         """Installed packages that are the user's own."""
         return self._rules.user_packages
@@ -121,11 +126,16 @@ class Classifier:
         return replace(verdict, labels=labels)
 
     def decision(self, labels: Mapping[str, str]) -> DecisionRow:
-        """The row of the table of decisions that is in force for a failure with these labels."""
-        for row in self._rules.decisions:
-            if all(labels.get(key) in values for key, values in row.when.items()):
-                return row
-        return DecisionRow(when={}, do=Response.RESTART)
+        """The row of the table of decisions that is in force for a failure with these labels.
+
+        A type of the user's own that no row names is treated as its base.
+        """
+        rows = self._rules.decisions
+        if "base" in labels and not any(
+            labels["type"] in row.when.get("type", ()) and row.applies(labels) for row in rows
+        ):
+            labels = {**labels, "type": labels["base"]}
+        return next((row for row in rows if row.applies(labels)), DecisionRow(when={}, do=Response.RESTART))
 
     def _labels(self, plugin: Plugin, failure: Failure) -> dict[str, str]:
         if plugin.name in self._stuck:

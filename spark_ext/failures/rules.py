@@ -11,17 +11,42 @@ import re
 from collections.abc import Callable, Mapping
 from fnmatch import translate
 from functools import cache, cached_property, lru_cache
-from typing import Annotated
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from spark_ext.failures.evidence import Evidence, Frame, Owner, Raised
-from spark_ext.failures.labels import FailureType, Origin, Response
+from spark_ext.failures.labels import TYPE_NAME, UNKNOWN, FailureType, Origin, Response
 from spark_ext.options import Milliseconds, several
 from spark_ext.yaml_file import line_of, read_model, wrong_line
 
 Several = Annotated[tuple[str, ...], BeforeValidator(several)]  # one text or a list of them
 Numbers = Annotated[tuple[int, ...], BeforeValidator(several)]
+MOST_TYPES: Final = 50  # types of the user's own: they are values of a metric's label
+BUILT_IN: Final = tuple(kind.value for kind in FailureType)
+
+
+def _own(name: str) -> str:
+    if name in BUILT_IN or name == UNKNOWN:
+        raise ValueError(f"'{name}' is one of spark-ext's own names")
+    if TYPE_NAME.fullmatch(name) is None:
+        raise ValueError(f"'{name}' is not a name of up to 64 capital letters, digits and underscores")
+    return name
+
+
+def _base(name: Any) -> Any:
+    if name not in BUILT_IN:
+        raise ValueError(f"'{name}' cannot be a base, which is one of: {', '.join(BUILT_IN)}")
+    return name
+
+
+class OwnType(BaseModel):
+    """A type of failure of the user's own: a special case of one of spark-ext's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, AfterValidator(_own)]
+    base: Annotated[FailureType, BeforeValidator(_base)]  # decides what is done, unless a decision names the type
 
 
 class Rule(BaseModel):
@@ -30,7 +55,7 @@ class Rule(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str  # shown in verdicts
-    type: FailureType
+    type: str  # one of spark-ext's or of the user's own
     labels: Mapping[str, str] = Field(default_factory=dict)  # further labels
 
     exception: Several = ()  # classes with package, or patterns: `*.OperationalError`; derived classes match too
@@ -48,6 +73,8 @@ class Rule(BaseModel):
 
     @model_validator(mode="after")
     def _bound(self) -> Rule:
+        if given := sorted({"type", "base", "origin"} & self.labels.keys()):
+            raise ValueError(f"the label '{given[0]}' is set by spark-ext")
         if self.message and not (self.exception or self.condition or self.code):
             raise ValueError("'message' needs 'exception', 'condition' or 'code': text alone decides nothing")
         if not (self.of_one or self.within or self.origin or self.exits):
@@ -122,6 +149,10 @@ class DecisionRow(BaseModel):
     most: int | None = Field(default=None, ge=1)  # restarts within `window`, committed epochs or not; none: any number
     window: Milliseconds = 3_600_000
 
+    def applies(self, labels: Mapping[str, str]) -> bool:
+        """Whether a failure with these labels is meant."""
+        return all(labels.get(key) in values for key, values in self.when.items())
+
 
 class PluginEntry(BaseModel):
     """A classifier of the user's."""
@@ -137,10 +168,20 @@ class FailureRules(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    types: Annotated[tuple[OwnType, ...], Field(max_length=MOST_TYPES)] = ()
     rules: tuple[Rule, ...] = ()
     decisions: tuple[DecisionRow, ...] = ()
     user_packages: Several = ()  # installed packages that are the user's own
     plugins: tuple[PluginEntry, ...] = ()
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The names of all types."""
+        return (*BUILT_IN, *(one.name for one in self.types))
+
+    def base_of(self, name: str) -> FailureType:
+        """The type of spark-ext's that a type is, or is a special case of."""
+        return next((one.base for one in self.types if one.name == name), None) or FailureType(name)
 
     def before(self, other: FailureRules) -> FailureRules:
         """Both together, this one's rules and decisions first."""
@@ -152,10 +193,18 @@ def read_rules(text: str, name: str) -> FailureRules:
     """The rules of a file."""
     who = "failure rules"
     found, node = read_model(FailureRules, text, name, who)
-    names = [rule.name for rule in found.rules]
-    twice = next((at for at, rule in enumerate(names) if rule in names[:at]), None)
-    if twice is not None:
-        raise wrong_line(name, line_of(node, ("rules", twice)), f"there are two rules '{names[twice]}'", who)
+    for kind, given in (("rules", found.rules), ("types", found.types)):
+        names = [one.name for one in given]
+        twice = next((at for at, one in enumerate(names) if one in names[:at]), None)
+        if twice is not None:
+            raise wrong_line(name, line_of(node, (kind, twice)), f"there are two {kind} '{names[twice]}'", who)
+    used: list[tuple[tuple[Any, ...], str]] = [(("rules", at, "type"), one.type) for at, one in enumerate(found.rules)]
+    for at, row in enumerate(found.decisions):
+        used += [(("decisions", at, "when", "type"), one) for one in row.when.get("type", ())]
+    for place, one in used:
+        if one not in found.known:
+            what = f"{'.'.join(map(str, place))}: unknown type '{one}'; known are: {', '.join(found.known)}"
+            raise wrong_line(name, line_of(node, place), what, who)
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from spark_ext.failures.evidence import UNRELATED, USER_RAISED, Evidence, Frame, Link, Owner, Raised
 from spark_ext.failures.labels import FailureType, Origin
 from spark_ext.failures.owners import is_compiled, owner_of_class
-from spark_ext.failures.rules import FailureRules
+from spark_ext.failures.rules import FailureRules, Rule
 from spark_ext.masking import mask
 
 
@@ -19,6 +19,7 @@ class Verdict:
     """What is said of a failure."""
 
     type: FailureType
+    """Of a type of the user's own, its base: the label `type` has the name."""
     origin: Origin
     rule: str
     """Name of the rule that decided; "" if none matched."""
@@ -31,7 +32,7 @@ class Verdict:
     subject: str = ""
     """What could not be serialized; "" for other types, and if nothing names it."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """All labels: `type`, `origin`, and those of rules and plugins."""
+    """All labels: `type`, `origin`, and those of rules and plugins; `base` of a type of the user's own."""
 
     @property
     def summary(self) -> str:
@@ -55,8 +56,11 @@ class Verdict:
 def judged(evidence: Evidence, rules: FailureRules) -> Verdict:
     """The verdict of the rules on a failure: the last resort is USER_CODE for code of the user's, SYSTEM otherwise."""
     origin = origin_of(evidence)
-    kind, name, raised, further = _first(evidence, origin, rules)
-    kind = kind or (FailureType.USER_CODE if origin in (Origin.USER, Origin.DEPENDENCY) else FailureType.SYSTEM)
+    rule, raised = _first(evidence, origin, rules)
+    if rule is None:
+        kind = FailureType.USER_CODE if origin in (Origin.USER, Origin.DEPENDENCY) else FailureType.SYSTEM
+    else:
+        kind = rules.base_of(rule.type)
     if kind is FailureType.CANCELED and not raised.python:
         # Spark ends the job, whatever library waits for it.
         origin = {Origin.LIBRARY: Origin.SPARK, Origin.DEPENDENCY: Origin.USER}.get(origin, origin)
@@ -66,26 +70,28 @@ def judged(evidence: Evidence, rules: FailureRules) -> Verdict:
     if origin not in (Origin.USER, Origin.DEPENDENCY) and _users_result(kind, evidence):
         origin = Origin.USER
     places = tuple(places_of(evidence))
+    labels = {"type": kind.value, "origin": origin.value}
+    if rule is not None:
+        own = {"base": kind.value} if rule.type != kind.value else {}
+        labels |= {"type": rule.type, **own, **rule.labels}
     return Verdict(
         kind,
         origin,
-        name,
+        "" if rule is None else rule.name,
         raised,
         next(iter(places), ""),
         places,
         subject_of(evidence) if kind is FailureType.SERIALIZATION else "",
-        {"type": kind.value, "origin": origin.value, **further},
+        labels,
     )
 
 
-def _first(
-    evidence: Evidence, origin: Origin, rules: FailureRules
-) -> tuple[FailureType | None, str, Raised, Mapping[str, str]]:
+def _first(evidence: Evidence, origin: Origin, rules: FailureRules) -> tuple[Rule | None, Raised]:
     for rule in rules.rules:
         raised = rule.matches(evidence, origin)
         if raised is not None:
-            return rule.type, rule.name, raised, rule.labels
-    return None, "", evidence.root, {}
+            return rule, raised
+    return None, evidence.root
 
 
 def _is_python(frame: Frame) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.resources import files
@@ -150,6 +150,16 @@ class Registry:
         return found or IncidentType.model_construct(
             name=name, severity=Severity.WARNING, description="not declared", window=0
         )
+
+    def refuse_unknown_failures(self, known: Collection[str]) -> None:
+        """Refuse an alert on a type of failure that nothing has."""
+        for rule in self.alerts:
+            for name in (one for one in rule.labels.get("type", ()) if one not in known):
+                do = (
+                    f"use one of: {', '.join(known)}; or declare it under 'types' in the file of the setting 'failures'"
+                )
+                what = f"{self.place}: the alert '{rule.name}' has the unknown failure type '{name}'"
+                raise refused(what, OPERATOR, do, kept="nothing was started")
 
     def refuse_undeclared(self, name: str, operator: str) -> None:
         """Refuse a type that the user has not declared."""

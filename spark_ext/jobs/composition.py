@@ -292,8 +292,7 @@ def checked_job(
             "leave it out; or use a classic session",
         )
     # Refused here rather than by the start, which reads both again.
-    load(settings.failures)
-    registry = JobIncidents.load(settings.incidents).registry
+    registry = JobIncidents.load(settings.incidents, load(settings.failures)).registry
     check_measuring(job, settings)
     place = local_path(state)
     state_directory = state if place is None else str(place.expanduser().resolve())

@@ -35,7 +35,8 @@ def is_dumped(incident: Incident) -> bool:
     """Whether an incident is one for which a dump says more: a query that has stalled, or that lacks a resource."""
     if incident.type == "stall":
         return True
-    return incident.type == "failure" and incident.labels.get("type") == FailureType.RESOURCE.value
+    kind = incident.labels.get("base", incident.labels.get("type"))
+    return incident.type == "failure" and kind == FailureType.RESOURCE.value
 
 
 def seen(evidence: object) -> tuple[Section, ...]:

@@ -67,7 +67,7 @@ def begin_bookkeeping(
     """Take the next incarnation of a job or Observer. `tap` is given each row of the ledger, see `WriteBehind`."""
     # Before an incarnation is taken: one that is not needed would have to be ended.
     classifier = load(settings.failures)
-    incidents = JobIncidents.load(settings.incidents)
+    incidents = JobIncidents.load(settings.incidents, classifier)
     dumps = Dumps(spark, name, ledger.uri, settings, watched)
     incarnation = start_incarnation(
         ledger,

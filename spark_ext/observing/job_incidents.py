@@ -17,6 +17,7 @@ from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, 
 from spark_ext.masking import logger, mask
 
 if TYPE_CHECKING:
+    from spark_ext.failures.classifier import Classifier
     from spark_ext.ledger import Ledger
     from spark_ext.ledger.identity import Incarnation
     from spark_ext.ledger.memory import JobMemory
@@ -44,9 +45,10 @@ class JobIncidents:
         self._incarnations: dict[str, int] = {}
 
     @classmethod
-    def load(cls, path: str | None) -> JobIncidents:
-        """From a job's setting `incidents`."""
+    def load(cls, path: str | None, classifier: Classifier) -> JobIncidents:
+        """From a job's setting `incidents`; the classifier knows the types of failures."""
         registry = load(path)
+        registry.refuse_unknown_failures(classifier.types)
         return cls(registry, listeners_of(registry))
 
     def dispatcher(self, job: str, incarnation: int, runs: Callable[[], Sequence[Watchable]]) -> Dispatcher | None:

@@ -75,7 +75,7 @@ class Diagnosis:
     @property
     def _look(self) -> str:
         verdict = self.verdict
-        return f"{verdict.type.value} {verdict.raised.kind} {verdict.raised.condition} {verdict.place}"
+        return f"{verdict.labels.get('type')} {verdict.raised.kind} {verdict.raised.condition} {verdict.place}"
 
     @property
     def stored(self) -> dict[str, Any]:

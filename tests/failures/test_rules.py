@@ -3,7 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.failures.classifier import Classifier, load, shipped
@@ -11,7 +13,16 @@ from spark_ext.failures.evidence import Evidence, Link, Raised
 from spark_ext.failures.labels import FailureType, Origin, Response
 from spark_ext.failures.rules import read_rules
 from spark_ext.failures.verdict import judged
+from spark_ext.incidents.types import Incident, Severity
 from spark_ext.jobs.job import Job
+from spark_ext.metrics.catalogue import FAILURES
+from spark_ext.metrics.tally import Tally
+from spark_ext.model.dumps import is_dumped
+from spark_ext.observing.job_incidents import JobIncidents
+from spark_ext.queries.describe_failure import Diagnosis, diagnosed
+from spark_ext.views.incidents import class_of
+from tests.metrics.rows import incident
+from tests.test_cli import spark_ext
 
 TEXT = """\
 rules:
@@ -58,6 +69,100 @@ def test_a_users_rules_and_decisions_come_first(tmp_path: Path) -> None:
     assert verdict.labels == {"type": "RESOURCE", "origin": "spark", "team": "billing"}
     assert classifier.decision(verdict.labels).do is Response.ASK
     assert classifier.judge(of("java.net.ConnectException")).type is FailureType.NETWORK
+
+
+OWN = """\
+types:
+  - {name: QUOTA, base: NETWORK}
+  - {name: SLOW_API, base: USER_CODE}
+rules:
+  - {name: quota, type: QUOTA, labels: {team: billing}, exception: shop.QuotaError}
+  - {name: api, type: SLOW_API, exception: shop.SlowError}
+  - {name: refused, type: NETWORK, exception: shop.RefusedError}
+decisions:
+  - {when: {type: NETWORK, team: other}, do: stop}
+  - {when: {type: QUOTA, team: billing}, do: restart once}
+"""
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "line", "says"),
+    [
+        ("name: QUOTA", "name: NETWORK", 2, "types.0.name: .*'NETWORK' is one of spark-ext's own names"),
+        ("name: QUOTA", "name: UNKNOWN", 2, "'UNKNOWN' is one of spark-ext's own names"),
+        ("name: QUOTA", "name: quota", 2, "'quota' is not a name of up to 64 capital letters"),
+        ("name: QUOTA", "name: SLOW_API", 3, "two types 'SLOW_API'"),
+        ("base: NETWORK", "base: SLOW_API", 2, "'SLOW_API' cannot be a base, which is one of: USER_CODE, "),
+        ("base: NETWORK", "base: QUOTA", 2, "'QUOTA' cannot be a base"),
+        ("base: NETWORK", "base: NETWROK", 2, "'NETWROK' cannot be a base"),
+        ("type: QUOTA, l", "type: QUOTAS, l", 5, "rules.0.type: unknown type 'QUOTAS'; known are: .*, QUOTA, SLOW_API"),
+        ("type: QUOTA, t", "type: [QUOTA, QUOTAS], t", 10, "decisions.1.when.type: unknown type 'QUOTAS'"),
+        ("labels: {team", "labels: {base: SINK, team", 5, "the label 'base' is set by spark-ext"),
+        ("types:\n", "types:\n" + "".join(f"  - {{name: T{n}, base: SINK}}\n" for n in range(49)), 1, "at most 50"),
+    ],
+)  # fmt: skip
+def test_a_type_that_cannot_be_is_refused_by_name(was: str, now: str, line: int, says: str) -> None:
+    assert was in OWN
+    with pytest.raises(ConfigurationError, match=f"mine.yaml, line {line}: .*{says}"):
+        read_rules(OWN.replace(was, now, 1), "mine.yaml")
+
+
+def test_a_type_of_the_users_is_treated_as_its_base_unless_named() -> None:
+    classifier = Classifier(read_rules(OWN, "mine.yaml"))
+    quota = classifier.judge(of("shop.QuotaError"))
+    assert quota.type is FailureType.NETWORK
+    assert quota.labels == {"type": "QUOTA", "base": "NETWORK", "origin": "spark", "team": "billing"}
+    assert classifier.decision(quota.labels).do is Response.RESTART_ONCE
+    # The row that names it does not apply: its base decides, by the user's rows and then the shipped ones.
+    assert classifier.decision({**quota.labels, "team": "other"}).do is Response.STOP
+    found = classifier.decision({**quota.labels, "team": "third"})
+    assert (found.do, found.outage) == (Response.RESTART, True)
+    assert classifier.decision(classifier.judge(of("shop.SlowError")).labels).do is Response.STOP
+    assert "base" not in classifier.judge(of("shop.RefusedError")).labels
+
+
+@given(st.sampled_from(FailureType), st.dictionaries(st.sampled_from(["cause", "resource", "origin"]), st.text()))
+def test_a_type_that_no_decision_names_is_decided_as_its_base(base: FailureType, labels: dict[str, str]) -> None:
+    own = Classifier(read_rules(f"types: [{{name: OWN, base: {base.value}}}]", "mine.yaml"))
+    assert own.decision({**labels, "type": "OWN", "base": base.value}) == Classifier().decision(
+        {**labels, "type": base.value}
+    )
+
+
+def test_a_failure_of_a_users_type_is_told_by_its_name(tmp_path: Path) -> None:
+    """In the incident's fingerprint, on the command line, in metrics, and by what is done for its base."""
+
+    def told(name: str) -> Diagnosis:
+        rule = f"rules: [{{name: r, type: {name}, exception: builtins.RuntimeError}}]"
+        rules = read_rules(f"types: [{{name: {name}, base: RESOURCE}}]\n{rule}", "mine.yaml")
+        return diagnosed(RuntimeError("x"), "job 'j', query 'q'", 1, Classifier(rules), "q")
+
+    one, other = told("QUOTA"), told("QUOTB")
+    assert one.verdict.labels["type"] == "QUOTA" and one.fingerprint != other.fingerprint
+    assert one.error.do.startswith("provide what was exhausted")
+    row = incident("a", 1, **one.verdict.labels)
+    (failures,) = [change.labels for change in Tally("j").take(row) if change.metric is FAILURES]
+    assert failures == ("j", "q", "QUOTA", "spark")
+    assert class_of({"type": "not a name"}) == class_of(None) == "UNKNOWN"
+    assert is_dumped(Incident(
+        incident_id="a", type="failure", severity=Severity.ERROR, operator="", at=row.at, what="", action="",
+        labels=one.verdict.labels, fingerprint="",
+    ))  # fmt: skip
+    file, trace = tmp_path / "mine.yaml", tmp_path / "trace.txt"
+    file.write_text(OWN.replace("shop.QuotaError", "builtins.ZeroDivisionError"))
+    trace.write_text('Traceback (most recent call last):\n  File "/home/me/f.py", line 1, in f\nZeroDivisionError: x\n')
+    done = spark_ext("classify", trace, "--rules", file)
+    assert {"type:      QUOTA", "base:      NETWORK", "decision:  restart once"} <= set(done.stdout.splitlines())
+
+
+def test_an_alert_on_an_unknown_type_is_refused_with_the_job(tmp_path: Path) -> None:
+    file, alerts = tmp_path / "mine.yaml", tmp_path / "alerts.yaml"
+    file.write_text(OWN)
+    alerts.write_text("alerts: [{rule: availability below 99 % over 1 h, labels: {type: [QUOTA, SYSTEM]}}]")
+    own = load(str(file))
+    JobIncidents.load(str(alerts), own)
+    with pytest.raises(ConfigurationError, match=r"alerts\.yaml: the alert .* has the unknown failure type 'QUOTA'"):
+        Job(None, "shop", state=tmp_path / "state", incidents=str(alerts))  # type: ignore[arg-type]
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
