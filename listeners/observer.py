@@ -86,8 +86,7 @@ class Observer(InJvm):
         self.name = name
         self.settings = observer_settings(name, settings)
         # Refused here rather than when it is added, which reads both again.
-        load(self.settings.failures)
-        JobIncidents.load(self.settings.incidents)
+        JobIncidents.load(self.settings.incidents, load(self.settings.failures))
         check_measuring(name, self.settings)
         place = local_path(str(state))
         self.state_directory = str(state) if place is None else str(place.expanduser().resolve())

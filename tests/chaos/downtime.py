@@ -1,7 +1,8 @@
 """Whether each second of downtime belongs to what was injected: `python -m tests.chaos.downtime --count 50`.
 
-A job fails, fails while it recovers, stalls, ends and loses its driver, in random order. All states add up to the wall
-time, and each period of downtime belongs to an incident of the injected kind.
+A job fails, fails or waits for slots while it recovers, stalls, ends, loses its driver, and is restarted on request, in
+random order. All states add up to the wall time, and each moment belongs to an incident of the kind that was injected
+around it, or to none.
 """
 
 import argparse
@@ -29,14 +30,32 @@ from tests.support.waiting import until
 SLACK = 2.0
 
 
+# By when a query that has failed once waits for the slots that were taken from it, s.
+STARTED = 5.0
+UP = ""  # stands for the kind of an incident where there is no downtime
+EVERY = 0.25  # how often what is recorded is compared with what was injected, s
+
+
+@dataclass(frozen=True)
+class Phase:
+    """From a moment on time belongs to one of these kinds of incidents."""
+
+    since: float
+    kinds: frozenset[str]
+
+
 @dataclass(frozen=True)
 class Injected:
     """A disturbance: from its injection until the job has committed again."""
 
-    kinds: tuple[str, ...]  # the type of each incident that it has to lead to, by label, in order
-    since: float
+    kinds: tuple[str, ...]  # the type of each incident that it has to lead to, by label
+    phases: tuple[Phase, ...]
     until: float
     least: float  # at least that many seconds of it must be downtime
+
+    @property
+    def since(self) -> float:
+        return self.phases[0].since
 
 
 class Driven:
@@ -46,6 +65,7 @@ class Driven:
         self.folder = folder
         self.state = folder / "state"
         self.flag = folder / "flag"
+        self.failed = folder / "failed"  # when a function has failed that fails once
         self._tree: Tree | None = None
 
     def start(self) -> None:
@@ -66,6 +86,7 @@ class Driven:
         if how is None:
             self.flag.unlink(missing_ok=True)
             return
+        self.failed.unlink(missing_ok=True)
         draft = self.folder / ".flag"
         draft.write_text(how)
         draft.rename(self.flag)
@@ -80,22 +101,39 @@ class Driven:
         self._tree.kill_all()
 
 
-PLANS: tuple[tuple[tuple[tuple[str, float, float], ...], tuple[str, ...], Callable[[list[float]], float]], ...] = (
-    ((("network", 1, 4),), ("NETWORK",), lambda held: held[0] / 2),
-    ((("network", 2, 4), ("memory", 3, 5)), ("NETWORK", "RESOURCE"), lambda _: 2),
-    ((("kill", 0, 6),), ("driver_lost",), lambda held: held[0]),
-    ((("network", 2, 4), ("kill", 0, 3)), ("NETWORK", "driver_lost"), lambda _: 2),
-    ((("bug", 0, 4),), ("USER_CODE",), lambda held: held[0]),
-    ((("lock", 12, 16),), ("USER_CODE",), lambda held: held[0] - 4),
+PLANS: tuple[tuple[tuple[tuple[str, float, float], ...], Callable[[list[float]], float]], ...] = (
+    ((("network", 1, 4),), lambda held: held[0] / 2),
+    ((("network", 2, 4), ("memory", 3, 5)), lambda _: 2),
+    ((("kill", 0, 6),), lambda held: held[0]),
+    ((("network", 2, 4), ("kill", 0, 3)), lambda _: 2),
+    ((("bug", 0, 4),), lambda held: held[0]),
+    ((("lock", 12, 16),), lambda held: held[0] - 4),
+    ((("slots", 8, 14),), lambda held: held[0] - STARTED),
+    ((("slots", 8, 12), ("network", 2, 4)), lambda held: held[0] - STARTED),
+    ((("slots", 8, 12), ("kill", 0, 3)), lambda held: sum(held) - STARTED),
+    ((("restart", 3, 5),), lambda _: 0),
 )
-"""What is done to the job, each for a time between two, s; the incidents that it leads to; the least downtime, s."""
+"""What is done to the job, each for a time between two, s; the least downtime, s."""
+
+KINDS = {
+    "network": ("NETWORK",), "memory": ("RESOURCE",), "kill": ("driver_lost",), "bug": ("USER_CODE",),
+    "lock": ("USER_CODE",), "slots": ("NETWORK", "SYSTEM"), "restart": (),
+}  # fmt: skip
+"""The incidents that each leads to."""
 
 
-def disturb(job: Driven, dice: random.Random) -> tuple[tuple[str, ...], float]:
-    """Carry out a plan; returns its incidents and the least downtime."""
-    steps, kinds, least = dice.choice(PLANS)
-    held = []
+def disturb(job: Driven, dice: random.Random) -> Injected:
+    """Carry out a plan."""
+    steps, least = dice.choice(PLANS)
+    held, phases, failed = [], [], frozenset({UP})
     for what, low, high in steps:
+        kinds = frozenset(KINDS[what])
+        if what in ("network", "memory"):
+            # An attempt may run for a moment, and one that is due later fails with what is injected by then.
+            failed |= kinds
+            kinds = failed
+        phases.append(Phase(time.time(), kinds or failed))
+        held.append(dice.uniform(low, high))
         if what == "kill":
             job.kill()
         else:
@@ -103,12 +141,20 @@ def disturb(job: Driven, dice: random.Random) -> tuple[tuple[str, ...], float]:
         if what == "bug":
             job.wait()
             job.set(None)
-        held.append(dice.uniform(low, high))
+        if what == "slots":
+            until(job.failed.exists, "the query has failed once", 60)
+            failed, begun = frozenset({UP, "NETWORK"}), job.failed.stat().st_mtime
+            phases[-1:] = [Phase(begun, kinds), Phase(begun + STARTED, frozenset({"SYSTEM"}))]
+        elif what != "restart":
+            failed = kinds | {UP}
         time.sleep(held[-1])
+    healed = time.time()
     job.set(None)
     if steps[-1][0] in ("kill", "bug"):
         job.start()
-    return kinds, least(held)
+    job.moves(3)
+    phases.append(Phase(healed, failed))
+    return Injected(tuple(kind for what, *_ in steps for kind in KINDS[what]), tuple(phases), time.time(), least(held))
 
 
 def run(folder: Path, count: int, dice: random.Random) -> tuple[float, list[str]]:
@@ -119,10 +165,7 @@ def run(folder: Path, count: int, dice: random.Random) -> tuple[float, list[str]
     injected = []
     for _ in range(count):
         job.moves()
-        since = time.time()
-        kinds, least = disturb(job, dice)
-        job.moves(3)
-        injected.append(Injected(kinds, since, time.time(), least))
+        injected.append(disturb(job, dice))
     (folder / "stop").touch()
     job.wait()
     found, types = divided(job.state)
@@ -148,25 +191,39 @@ def problems(found: Downtime, types: dict[str, str], injected: list[Injected]) -
         out.append(f"the states add up to {sum(found.by_state().values()):.1f} s of {whole:.1f} s")
     downs = [piece for piece in found.pieces if piece.down]
     out += [f"{_words(piece)} belongs to no incident" for piece in downs if piece.incident not in types]
-    by_injection: dict[float, list[Period]] = {one.since: [] for one in injected}
-    for piece in downs:
-        before = [one for one in injected if one.since - SLACK / 2 <= piece.since.timestamp() < one.until]
-        if before:
-            by_injection[before[-1].since].append(piece)
-        elif piece.seconds > SLACK:
-            out.append(f"{_words(piece)} belongs to {types.get(piece.incident)}, and nothing was injected")
+    wrong = mistaken(found, types, injected)
+    out += [f"{_clock(at)}: {kind or 'up'}, and not {' or '.join(wanted)}" for at, kind, wanted in wrong]
+    if len(wrong) * EVERY > 0.01 * whole:
+        out.append(f"{len(wrong) * EVERY:.1f} s of {whole:.1f} s belong to something else than was injected")
     for one in injected:
-        inside, who = by_injection[one.since], f"{one.kinds} at {_clock(one.since)}"
+        inside = [piece for piece in downs if one.since - SLACK / 2 <= piece.since.timestamp() < one.until]
+        who = f"{one.kinds} at {_clock(one.since)}"
         kinds = {types.get(piece.incident) for piece in inside}
         out += [f"{who}: no downtime of {kind}" for kind in one.kinds if kind not in kinds]
-        out += [
-            f"{who}: {_words(piece)} belongs to {types.get(piece.incident)}"
-            for piece in inside
-            if types.get(piece.incident) not in one.kinds
-        ]
         seconds, most = sum(piece.seconds for piece in inside), one.until - one.since
         if not one.least - SLACK <= seconds <= most + SLACK:
             out.append(f"{who}: {seconds:.1f} s of downtime, between {one.least:.1f} and {most:.1f} were injected")
+    return out
+
+
+def mistaken(
+    found: Downtime, types: dict[str, str], injected: list[Injected]
+) -> list[tuple[float, str, tuple[str, ...]]]:
+    """The moments that belong to another kind than was injected around them; each with that kind and those."""
+    phases = [Phase(0, frozenset({UP}))]
+    for one in injected:
+        phases += [*one.phases, Phase(one.until, frozenset({UP}))]
+    out = []
+    for piece in found.pieces:
+        kind = types.get(piece.incident, "UNKNOWN") if piece.down else UP
+        at = -(-piece.since.timestamp() // EVERY) * EVERY
+        while at < piece.until.timestamp():
+            ends = [*(phase.since for phase in phases[1:]), float("inf")]
+            near = [one for one, end in zip(phases, ends, strict=True) if one.since - SLACK <= at < end + SLACK]
+            wanted = frozenset().union(*(phase.kinds for phase in near))
+            if kind not in wanted and at > injected[0].since:
+                out.append((at, kind, tuple(sorted(name or "up" for name in wanted))))
+            at += EVERY
     return out
 
 
@@ -185,25 +242,37 @@ def drive(folder: Path) -> None:
 
     import spark_ext as sx
     from tests.stalls import operators
+    from tests.stalls.healthy import taken_slots
     from tests.support.jobs import register
 
     spark = sx.session("downtime", master="local[2]", conf={"spark.sql.shuffle.partitions": "1"})
     register(spark)
     cloudpickle.register_pickle_by_value(operators)
-    flag = str(folder / "flag")
+    flag, failed = str(folder / "flag"), str(folder / "failed")
+
+    def told() -> str:
+        from pathlib import Path
+
+        try:
+            return Path(flag).read_text()
+        except FileNotFoundError:
+            return ""
 
     @F.udf("long")
     def function(n: int) -> int:
         from pathlib import Path
 
-        how = Path(flag).read_text() if Path(flag).exists() else ""
+        how = told()
         if how == "network":
             raise ConnectionRefusedError(111, "Connection refused")
         if how == "memory":
             raise MemoryError("the memory is used up")
         if how == "bug":
             raise KeyError("price")
-        if how:
+        if how == "slots" and not Path(failed).exists():
+            Path(failed).touch()
+            raise ConnectionRefusedError(111, "Connection refused")
+        if how == "lock":
             operators.stop_here(str(Path(flag).parent), "flag")
         return n
 
@@ -214,7 +283,16 @@ def drive(folder: Path) -> None:
     )  # fmt: skip
     job.add("q", rows.withColumn("m", function("n")).writeStream.format("noop"))
     job.start()
-    while not job.wait(0.2):
+    before = ""
+    while not job.wait(0.02):
+        how = told()
+        if how == "slots" and Path(failed).exists():
+            with taken_slots(spark, folder / f"gate-{time.time()}"):
+                while told() == how:
+                    time.sleep(0.02)
+        if how == "restart" and how != before:
+            job.control.restart()
+        before = how
         if (folder / "stop").exists():
             job.stop()
             break
