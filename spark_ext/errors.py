@@ -279,7 +279,9 @@ def placed(problem: Exception, who: str, what: str, *, kept: str, do: str) -> Sp
     """Any failure as one of our errors, which names the job or query; one of ours keeps its kind and text."""
     if isinstance(problem, SparkExtError):
         return problem.within(who)
-    return TransientError(f"{what}: {type(problem).__name__}: {problem}", operator=who, kept=kept, do=do)
+    found = TransientError(f"{what}: {type(problem).__name__}: {problem}", operator=who, kept=kept, do=do)
+    found.__cause__ = problem  # says whose failure it is
+    return found
 
 
 def _without_mark(text: str) -> str:

@@ -192,9 +192,9 @@ def problems(found: Downtime, types: dict[str, str], injected: list[Injected]) -
     downs = [piece for piece in found.pieces if piece.down]
     out += [f"{_words(piece)} belongs to no incident" for piece in downs if piece.incident not in types]
     wrong = mistaken(found, types, injected)
-    out += [f"{_clock(at)}: {kind or 'up'}, and not {' or '.join(wanted)}" for at, kind, wanted in wrong]
     if len(wrong) * EVERY > 0.01 * whole:
-        out.append(f"{len(wrong) * EVERY:.1f} s of {whole:.1f} s belong to something else than was injected")
+        out.append(f"{len(wrong) * EVERY:.1f} s of {whole:.1f} s belong to something else than was injected:")
+        out += [f"{_clock(at)}: {kind or 'up'}, and not {' or '.join(wanted)}" for at, kind, wanted in wrong]
     for one in injected:
         inside = [piece for piece in downs if one.since - SLACK / 2 <= piece.since.timestamp() < one.until]
         who = f"{one.kinds} at {_clock(one.since)}"

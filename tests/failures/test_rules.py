@@ -3,9 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import given
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.failures.classifier import Classifier, load, shipped
@@ -119,14 +117,6 @@ def test_a_type_of_the_users_is_treated_as_its_base_unless_named() -> None:
     assert (found.do, found.outage) == (Response.RESTART, True)
     assert classifier.decision(classifier.judge(of("shop.SlowError")).labels).do is Response.STOP
     assert "base" not in classifier.judge(of("shop.RefusedError")).labels
-
-
-@given(st.sampled_from(FailureType), st.dictionaries(st.sampled_from(["cause", "resource", "origin"]), st.text()))
-def test_a_type_that_no_decision_names_is_decided_as_its_base(base: FailureType, labels: dict[str, str]) -> None:
-    own = Classifier(read_rules(f"types: [{{name: OWN, base: {base.value}}}]", "mine.yaml"))
-    assert own.decision({**labels, "type": "OWN", "base": base.value}) == Classifier().decision(
-        {**labels, "type": base.value}
-    )
 
 
 def test_a_failure_of_a_users_type_is_told_by_its_name(tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ def test_what_cannot_be_built_fails_the_job_by_name(tmp_path: Path) -> None:
     (incident,) = job.a.rows(IncidentRow)
     states = [row for row in job.a.rows(ExecutionStateRow) if not row.operator and row.state in ("FAILING", "FAILED")]
     assert states and {row.incident for row in states} == {incident.incident_id} and "KeyError" in incident.what
+    assert (incident.labels["type"], incident.labels["origin"]) == ("USER_CODE", "user")
 
 
 def test_a_start_that_fails_is_tried_again_with_all_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
