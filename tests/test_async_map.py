@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from chispa import assert_df_equality
 from pyspark.errors import PythonException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
@@ -250,8 +251,7 @@ def test_types_survive_the_way_through_python(spark: SparkSession) -> None:
         return row
 
     mapped = async_map(df, through, df.schema)
-    assert sorted(mapped.collect()) == sorted(df.collect())
-    assert mapped.schema == df.schema
+    assert_df_equality(mapped.sort("n"), df.sort("n"))
 
 
 def test_a_failure_in_a_worker_reaches_the_driver_with_its_row(spark: SparkSession) -> None:
