@@ -36,7 +36,8 @@ from rich.console import Console
 
 import spark_ext as sx
 
-sys.path.insert(0, str(Path(__file__).parent))
+if "__file__" in globals():  # a kernel looks in the folder of its notebook
+    sys.path.insert(0, str(Path(__file__).parent))
 from flights import KEYS, delays, load_flights, package_flights, prepare, same  # type: ignore[import-not-found]
 
 if TYPE_CHECKING:

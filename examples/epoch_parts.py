@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,12 +88,16 @@ def shown(state: str) -> Table:
     return table
 
 
-def main() -> int:
-    """Run it once, and print the parts of its epochs."""
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Where the time of epochs goes.")
     parser.add_argument("--out", default=OUT)
     parser.add_argument("--fresh", action="store_true", help="delete what an earlier run has left")
-    given = parser.parse_args()
+    return parser.parse_args([] if "get_ipython" in globals() else None)
+
+
+def main() -> int:
+    """Run it once, and print the parts of its epochs."""
+    given = arguments()
     if given.fresh:
         shutil.rmtree(given.out, ignore_errors=True)
     spark = sx.session("epoch-parts")
@@ -104,4 +109,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    code = main()
+    if "get_ipython" not in globals():
+        sys.exit(code)

@@ -34,7 +34,8 @@ from rich.table import Table
 import spark_ext as sx
 from spark_ext.jobs.run_options import stop_on_interrupt
 
-sys.path.insert(0, str(Path(__file__).parent))
+if "__file__" in globals():  # a kernel looks in the folder of its notebook
+    sys.path.insert(0, str(Path(__file__).parent))
 from flights import load_flights, package_flights, package_weather, prepare, same  # type: ignore[import-not-found]
 
 if TYPE_CHECKING:
