@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import pyarrow as pa
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from spark_ext.errors import NOTHING_VISIBLE, DataError, StorageError, refused
 from spark_ext.exchange import decisions
@@ -26,6 +26,7 @@ from spark_ext.exchange.descriptor import Descriptor, nullable
 from spark_ext.exchange.kinds import Kind, parts
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import not_the_target
+from spark_ext.model.pressure import DEFAULT, in_flight
 from spark_ext.options import Milliseconds, Names
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 from spark_ext.worker_internals import to_arrow_type
@@ -47,7 +48,8 @@ class ExchangeSinkOptions(SinkOptions):
     partitions: int = Field(default=16, gt=0, le=MOST)  # Number of partitions. Fixed by the first start
     key: Names = ()  # Columns whose values decide to which partition a row goes; none: partitions are filled in turn
     partition_column: str = ""  # Holds each row's partition number; not stored. `Exchange.write` adds it
-    max_in_flight: int | None = Field(default=None, gt=0)  # Rows that the slowest consumer may be behind
+    # What the slowest consumer may be behind: a number of rows, a size such as `1 GiB`, or `none`
+    max_in_flight: Annotated[int | str | None, BeforeValidator(in_flight)] = DEFAULT
     keep: Milliseconds = 0  # Time for which rows are kept at least, ms, although all consumers have read them
 
     def identity(self) -> dict[str, str]:

@@ -18,6 +18,7 @@ from spark_ext.exchange.kinds import parts
 from spark_ext.model.barriers import NO_BARRIER, Checkpoints
 from spark_ext.model.configuration import Configuration
 from spark_ext.model.offsets import Finished, Json, Position, Running, SourceOffset
+from spark_ext.model.pressure import FlightLimit, Hold
 from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.contract import Channel, ChannelSource
 from spark_ext.sources.runtime.directives import (
@@ -32,7 +33,8 @@ from spark_ext.sources.runtime.rates import Budget, Pace, Rates
 from spark_ext.sources.runtime.stages import Stages, Targets
 from spark_ext.sources.runtime.view import LedgerView as LedgerView
 from spark_ext.sources.runtime.view import NoLedger as NoLedger
-from spark_ext.spark.session.registry import PARALLELISM, Registration
+from spark_ext.spark.session.hold_notes import HoldNote
+from spark_ext.spark.session.registry import PARALLELISM, Registration, folder
 
 HOLD_S: Final = 0.05  # between two looks whether an AvailableNow run that holds for a restart may go on, s
 MOST_ASKED: Final = 1_000  # channels whose lag is asked for: a bound of an epoch's cost
@@ -67,6 +69,8 @@ class Planner:
         self._epoch_at: float | None = None
         self._served = ""
         self._throttle = Throttle(registration.writes if registration else ())
+        self._hold: Hold | None = None  # for what it waited when it was asked last
+        self._hold_note = _hold_note(source, registration, clock)
         self._directives = DirectiveBook(source, registration, view)
         self._pace = Pace(registration.target_ms if registration else 0, clock)
         self._rates = Rates(source, clock)
@@ -122,6 +126,13 @@ class Planner:
 
     def next(self, start: SourceOffset) -> SourceOffset:
         """The end of the epoch that begins at `start`; `start` itself when there is nothing to do."""
+        self._hold = None
+        end = self._next(start)
+        if self._hold_note is not None:
+            self._hold_note.tell(self._hold)
+        return end
+
+    def _next(self, start: SourceOffset) -> SourceOffset:
         self.enter(start)
         self._open(start)
         if self.registration is not None and self.registration.hold:
@@ -183,7 +194,8 @@ class Planner:
         """The end of an epoch that reads what the limits allow; `start` when it reads nothing."""
         self._rates.follow(directives.configuration)
         paused = self._paused(start, directives)
-        if paused or self._throttle.full():
+        self._hold = None if paused else self._throttle.look()
+        if paused or self._hold is not None:
             self._rests = not paused or self._waits_for_pauses
             self._rates.rest()
             return start
@@ -422,26 +434,40 @@ def _jumped(start: SourceOffset, directives: Directives) -> SourceOffset:
     return replace(start, running=running)
 
 
+def _hold_note(source: ChannelSource, registration: Registration | None, clock: Callable[[], float]) -> HoldNote | None:
+    place = folder()
+    if registration is None or not registration.writes or place is None:
+        return None
+    return HoldNote(place, source.options.uid, registration.start, clock)
+
+
 class Throttle:
     """Looks, by files alone, whether an exchange that the query writes is full.
 
-    An exchange holds `max_in_flight` rows and one epoch at most: an epoch is planned when there are fewer. Consumers
-    that are built later, or have left the job, are not waited for.
+    An exchange holds `max_in_flight` and one epoch at most: an epoch is planned when there is less. Consumers that are
+    built later, or have left the job, are not waited for.
     """
 
     def __init__(self, writes: Sequence[Any]) -> None:
+        self._since = 0.0
         self._writes = writes
-        self._fills: list[tuple[Fill, int]] | None = None
+        self._fills: list[tuple[str, Fill, FlightLimit]] | None = None
 
-    def full(self) -> bool:
-        """Whether the query has to wait."""
+    def look(self) -> Hold | None:
+        """For what the query has to wait; None: for nothing."""
         if not self._writes:
-            return False
+            return None
         if self._fills is None:
             self._fills = self._limited()
-        return any(fill.rows() >= limit for fill, limit in self._fills or ())
+        for name, fill, limit in self._fills or ():
+            level = fill.level()
+            if limit.reached(level):
+                self._since = self._since or time.time()
+                return Hold(name, level.slowest, limit.filled(level), limit, self._since)
+        self._since = 0.0
+        return None
 
-    def _limited(self) -> list[tuple[Fill, int]] | None:
+    def _limited(self) -> list[tuple[str, Fill, FlightLimit]] | None:
         """The exchanges that have a limit; None as long as one of them is not there yet."""
         found = []
         for kind, path, consumers in self._writes:
@@ -449,7 +475,8 @@ class Throttle:
             about = master.describe()
             if about is None:
                 return None
-            if about.max_in_flight is not None and consumers:
+            limit = FlightLimit.of(about.max_in_flight)
+            if limit is not None and consumers:
                 waited_for = [Consumer(*one) for one in consumers]
-                found.append((Fill(master.log, waited_for, about.partitions), about.max_in_flight))
+                found.append((about.name, Fill(master.log, waited_for, about.partitions), limit))
         return found

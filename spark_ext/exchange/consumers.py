@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from spark_ext.errors import StateError
 from spark_ext.exchange.positions import Front, rows_before
 from spark_ext.model.offsets import SourceOffset
+from spark_ext.model.pressure import Level
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.logs.spark_log import SparkLog
 
@@ -28,6 +29,7 @@ class Consumer:
 
     uid: str
     checkpoint: str  # path or URI of the checkpoint directory of its query
+    query: str
 
 
 def front_of(logged: LoggedOffsets | None, uid: str, partitions: int) -> Front | None:
@@ -65,29 +67,74 @@ class CommittedFront:
 
 
 class Fill:
-    """How many rows lie between the producer and its slowest consumer."""
+    """How much lies between the producer and its slowest consumer; a look costs as much as is new."""
 
     def __init__(self, log: ExchangeLog, consumers: Sequence[Consumer], partitions: int) -> None:
         self._log = log
-        self._fronts = [CommittedFront(consumer, partitions) for consumer in consumers]
+        self._fronts = [(one.query, CommittedFront(one, partitions)) for one in consumers]
+        self._sizes = _Sizes(log)
 
-    def rows(self) -> int:
-        """Rows that some consumer has not committed yet."""
+    def level(self) -> Level:
+        """What some consumer has not committed yet."""
         while True:
             # Positions first: entries before them may be released, but a position is never ahead of the log.
-            fronts = [one.look() for one in self._fronts]
+            fronts = [(query, one.look()) for query, one in self._fronts]
             state = self._log.look()
             try:
-                before = [self._before(state, front) for front in fronts if front is not None]
-                return state.total - min(before, default=state.total)
+                self._sizes.follow(state)
+                stored = self._sizes.between(state.released, state.last)
+                left = [(query, self._within(state, front)) for query, front in fronts if front is not None]
+                before = [(rows_before(self._log.entry, state, front), query, front) for query, front in left]
+                if not before:
+                    return Level(stored=stored)
+                rows, query, front = min(before, key=lambda one: one[0])
+                return Level(state.total - rows, self._bytes_from(state, front), stored, query)
             except KeyError as gone:
                 if self._log.look().released <= gone.args[0]:
                     what = f"entry {gone.args[0]} of the log is missing"
                     do = "restore the exchange's folder from a backup; files in it must not be deleted by hand"
                     kept = "everything that was committed"
-                    raise StateError(what, operator="the exchange that the query writes", kept=kept, do=do) from None
+                    operator = "the exchange that the query writes"
+                    raise StateError(what, operator=operator, kept=kept, do=do) from None
                 # It was released meanwhile, so its readers have come further.
 
-    def _before(self, state: LogState, front: Front) -> int:
-        first = front if front.entry >= state.released else Front(state.released, (0,) * len(front.rows))
-        return rows_before(self._log.entry, state, first)
+    def _within(self, state: LogState, front: Front) -> Front:
+        return front if front.entry >= state.released else Front(state.released, (0,) * len(front.rows))
+
+    def _bytes_from(self, state: LogState, front: Front) -> int:
+        """Bytes of visible entries from a position on; of an entry that was read in part, in proportion to its rows."""
+        found, number = 0, front.entry
+        entry = self._log.entry(number) if any(front.rows) else None
+        if entry is not None:
+            found -= entry.bytes * sum(front.rows) // max(1, entry.row_count)
+        for cut in state.cuts:  # ascending
+            if cut.number >= number:
+                found += self._sizes.between(number, cut.after)
+                number = cut.number + 1
+        return max(0, found + self._sizes.between(number, state.last))
+
+
+class _Sizes:
+    """The sizes of a log's entries, as running sums over those that are not released."""
+
+    def __init__(self, log: ExchangeLog) -> None:
+        self._log = log
+        self._first = 0
+        self._sums = [0]  # bytes of the entries from the first one up to, and without, each number
+
+    def follow(self, state: LogState) -> None:
+        """Take what is new, and forget what is released."""
+        end = self._first + len(self._sums) - 1
+        if not self._first <= state.released <= end or end > state.last + 1:
+            self._first, self._sums = state.released, [0]
+        elif state.released - self._first > len(self._sums) // 2:
+            del self._sums[: state.released - self._first]
+            self._first = state.released
+        for number in range(self._first + len(self._sums) - 1, state.last + 1):
+            entry = self._log.entry(number)
+            self._sums.append(self._sums[-1] + (0 if entry is None else entry.bytes))
+
+    def between(self, first: int, last: int) -> int:
+        """Bytes of the entries from one to another, both included."""
+        begin, end = max(first, self._first) - self._first, last + 1 - self._first
+        return self._sums[end] - self._sums[begin] if end > begin else 0

@@ -29,8 +29,9 @@ class Descriptor:
     partitions: int  # Fixed: readers may be fewer or more, and rows are never distributed again
     key: tuple[str, ...]  # columns by which rows are distributed; empty: in turn
     columns: Mapping[str, Any]  # the schema of the rows in Spark's JSON form, all nullable
-    max_in_flight: int | None = None
-    """Rows beyond which the producer waits for its consumers; may be changed while the exchange is in use."""
+    max_in_flight: int | str | None = None
+    """Rows, or a size as text, beyond which the producer waits for its consumers; None: it never waits. May be changed
+    while the exchange is in use."""
     keep: int = 0  # time for which rows are kept at least, ms; may be changed while the exchange is in use
 
     @property

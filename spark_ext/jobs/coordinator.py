@@ -232,13 +232,10 @@ class Coordinator:
             run.request_stop("a query that reads what it writes has ended before it")
 
     def _blocked_for_good(self, run: QueryRun) -> bool:
-        """Whether a query could wait forever to write to a limited exchange: one of its readers has left this run."""
-        limited = run.spec.sink is not None and "max_in_flight" in run.spec.sink.options
-        if self._context.until is None or not limited or run.state.ended:
-            return False
-        graph = self._execution.graph
-        readers = {uid for name in graph[run.spec.uid].writes for uid, _ in graph.consumers(name)}
-        return any(one.spec.uid in readers and one.state is State.CANCELED for one in self.runs)
+        """Whether a query waits forever to write to a full exchange: the query for which it waits has left this run."""
+        hold = run.watched.pressure.standing
+        reader = None if hold is None or run.state.ended else self._execution.find(hold.by)
+        return reader is not None and reader.state is State.CANCELED
 
     def _finish(self, run: QueryRun, now: float) -> None:
         uid = run.spec.uid

@@ -11,6 +11,7 @@ from pyspark.errors import ParseException
 from spark_ext.errors import ConfigurationError, refused
 from spark_ext.exchange.descriptor import Descriptor, nullable
 from spark_ext.exchange.kinds import KINDS, parts
+from spark_ext.model.pressure import in_flight
 from spark_ext.options import UID, milliseconds
 from spark_ext.queries.writer_checks import NOTHING_STARTED
 from spark_ext.spark.backend.kinds import backend_of
@@ -45,7 +46,7 @@ class Exchange:
         partitions: int,
         key: Sequence[str],
         kind: str,
-        max_in_flight: int | None,
+        max_in_flight: int | str | None,
         keep: str | int,
         schema: StructType | str | None,
     ) -> None:
@@ -73,8 +74,10 @@ class Exchange:
             self._writing = {"partitions": str(partitions), "key": ",".join(key), "keep": str(milliseconds(keep))}
         except ValueError as problem:
             raise self._refused(f"keep: {problem}", "give a duration such as '1 hour', or ms") from None
-        if max_in_flight is not None:
-            self._writing["max_in_flight"] = str(max_in_flight)
+        try:
+            self._writing["max_in_flight"] = str(in_flight(max_in_flight))
+        except ValueError as problem:
+            raise self._refused(f"max_in_flight: {problem}", "give one of these, or None for no limit") from None
         self._key = tuple(key)
         self._partitions = partitions
         self._schema = None if schema is None else nullable(_parsed(schema, self._who))
@@ -89,7 +92,6 @@ class Exchange:
         """What is known of it before it is written; None when its columns are not."""
         if self._schema is None:
             return None
-        limit = self._writing.get("max_in_flight")
         return Descriptor(
             name=self.name,
             id=secrets.token_hex(8),
@@ -98,7 +100,7 @@ class Exchange:
             partitions=self._partitions,
             key=self._key,
             columns=self._schema.jsonValue(),
-            max_in_flight=None if limit is None else int(limit),
+            max_in_flight=in_flight(self._writing["max_in_flight"]),
             keep=int(self._writing["keep"]),
         )
 

@@ -25,6 +25,7 @@ from spark_ext.jobs.serving import JobClient, Serving
 from spark_ext.jobs.starting.changing import forget, reset
 from spark_ext.ledger import Ledger, LedgerFrames
 from spark_ext.model.lifecycle import State
+from spark_ext.model.pressure import DEFAULT
 from spark_ext.observing.dumps import PATIENCE
 from spark_ext.observing.job_incidents import UserIncidents
 from spark_ext.queries.run import QueryRun
@@ -125,7 +126,7 @@ class Job:
         partitions: int = 16,
         key: str | Sequence[str] = (),
         kind: str = "arrow",
-        max_in_flight: int | None = None,
+        max_in_flight: int | str | None = DEFAULT,
         keep: str | int = 0,
         schema: StructType | str | None = None,
     ) -> Exchange:
@@ -137,7 +138,8 @@ class Job:
             key: columns that decide to which partition a row goes; none: partitions are filled in turn.
             kind: how it is stored, in the state directory: `arrow`, files of a file system that driver and executors
                 share; `delta`, a Delta table, which may be in an object store, and is slower.
-            max_in_flight: rows that the slowest consumer has not committed, beyond which the producer waits.
+            max_in_flight: what the slowest consumer has not committed, beyond which the producer waits: a number of
+                rows, or a size such as `"4 GiB"`. None: it never waits, and the exchange grows without a bound.
             keep: time for which rows are kept at least, ms or text such as `"1 day"`. Otherwise they are deleted when
                 all queries that read the exchange have committed them.
             schema: of its rows, also as DDL text, if it is read before it is written.

@@ -11,10 +11,11 @@ from spark_ext.metrics.gauges import Live, QueryFacts
 from spark_ext.model.lifecycle import State
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.watching.query_events import event_time, known_lags, lags_at
-from spark_ext.views.snapshot import JobSnapshot, LatencySnapshot, QuerySnapshot
+from spark_ext.views.snapshot import ExchangeSnapshot, JobSnapshot, LatencySnapshot, QuerySnapshot
 
 if TYPE_CHECKING:
     from spark_ext.jobs.coordinator import Coordinator
+    from spark_ext.model.pressure import Level
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
 
@@ -59,7 +60,7 @@ def unstarted_snapshot(job: str, state_directory: str, uids: Iterable[str]) -> J
 def query_result(run: QueryRun, *, paused: bool = False, latencies: tuple[LatencySnapshot, ...] = ()) -> QueryResult:
     """A query under supervision, as it is now; `paused`: a control event keeps it from reading."""
     # Read once: the coordinator's thread may replace them at any time.
-    state, logged, shown = run.state, run.offsets, run.shown
+    state, logged, shown, written = run.state, run.offsets, run.shown, run.figures.exchange
     lag = run.figures.lag
     offsets = {} if logged is None else source_offsets(logged)
     return QueryResult(
@@ -93,7 +94,12 @@ def query_result(run: QueryRun, *, paused: bool = False, latencies: tuple[Latenc
             for uid, offset in offsets.items()
         ),
         latencies=latencies,
+        exchange=None if written is None else _exchange(*written),
     )
+
+
+def _exchange(name: str, level: Level) -> ExchangeSnapshot:
+    return ExchangeSnapshot(name=name, rows=level.rows, bytes=level.bytes, stored_bytes=level.stored)
 
 
 def live_job(
@@ -112,6 +118,7 @@ def live_job(
                 newest_row=run.figures.newest_row,
                 lags=known_lags(lag.sources),
                 lags_at=lags_at(lag.sources),
+                held_s=run.watched.pressure.seconds if run.spec.feeds_exchange else None,
             )
             for run, lag in [(run, run.figures.lag) for run in coordinator.runs]
         },

@@ -77,6 +77,7 @@ LABELS: Final = {  # all labels, by name
         Label("job", "name of the job"),
         Label("query", "uid of the query; empty: the whole job"),
         Label("source", "uid of the source"),
+        Label("exchange", "name of the exchange"),
         Label("state", "state of the query or job", tuple(state.value for state in State)),
         Label("stage", "part of an epoch", tuple(STAGES)),
         Label("part", "what was done in an epoch", PARTS),
@@ -180,6 +181,23 @@ LAG_ROWS: Final = _gauge(
     "spark_ext_lag_rows", "Rows that queries of the job have written to exchanges and others have still to read",
     ("job",), "rows",
 )  # fmt: skip
+EXCHANGE_ROWS: Final = _gauge(
+    "spark_ext_exchange_rows", "Rows of the exchange that its slowest consumer has not committed",
+    ("job", "exchange"), "rows",
+)  # fmt: skip
+EXCHANGE_BYTES: Final = _gauge(
+    "spark_ext_exchange_bytes", "The size of these rows as they are stored", ("job", "exchange"), "bytes"
+)
+EXCHANGE_STORED: Final = _gauge(
+    "spark_ext_exchange_stored_bytes",
+    "Bytes that the exchange has on disk, with rows that all have committed and that are kept",
+    ("job", "exchange"), "bytes",
+)  # fmt: skip
+HELD_BACK: Final = _counter(
+    "spark_ext_held_back_seconds_total",
+    "Time in which the query planned no epoch because the exchange that it writes was full",
+    unit="seconds",
+)
 SOURCE_LAG: Final = _gauge(
     "spark_ext_source_lag_rows",
     "Rows that are in no epoch yet, as last reported by the source; missing if unknown",
@@ -255,7 +273,8 @@ DROPPED: Final = _counter(
 CATALOGUE: Final = (  # in the order in which they are shown
     INFO, INCARNATION, START_TIME, JOB_STATE, QUERY_INFO, QUERY_STATE,
     EPOCHS, INPUT_ROWS, BAD_ROWS, LATE_ROWS, EPOCH_DURATION, EPOCH_STAGES, EPOCH_PARTS, LAST_EPOCH, LAST_COMMIT,
-    LATENCY, LATEST_LATENCY, WATERMARK_DELAY, NEWEST_ROW_AGE, LAG_ROWS, SOURCE_LAG,
+    LATENCY, LATEST_LATENCY, WATERMARK_DELAY, NEWEST_ROW_AGE, LAG_ROWS,
+    EXCHANGE_ROWS, EXCHANGE_BYTES, EXCHANGE_STORED, HELD_BACK, SOURCE_LAG,
     SOURCE_LAG_AGE, STATE_ROWS, CHANNELS_FINISHED, CHANNELS_RUNNING,
     CHECKPOINTS, CHECKPOINT_DURATION,
     INCIDENTS, FAILURES, RESTARTS, RECOVERY_DURATION, DOWNTIME,

@@ -24,6 +24,7 @@ class QueryFacts:
     newest_row: str = ""  # the greatest event time of its rows, likewise
     lags: Mapping[str, int] = field(default_factory=dict)  # by source, if known: rows that it has still to read
     lags_at: Mapping[str, float] = field(default_factory=dict)  # when these lags held, s since 1970 UTC
+    held_s: float | None = None  # for how long consumers of what it writes have held it back; None: it writes for none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,14 @@ def _of_query(job: str, query: QuerySnapshot, facts: QueryFacts, application: st
         yield Sample(m.SOURCE_LAG, (*labels, uid), lag)
         if uid in facts.lags_at and not query.state.ended:
             yield Sample(m.SOURCE_LAG_AGE, (*labels, uid), max(0.0, now.timestamp() - facts.lags_at[uid]))
+    if facts.held_s is not None:
+        yield Sample(m.HELD_BACK, labels, facts.held_s)
+    if query.exchange is not None:
+        exchange = query.exchange
+        where = job, exchange.name
+        yield Sample(m.EXCHANGE_ROWS, where, exchange.rows)
+        yield Sample(m.EXCHANGE_BYTES, where, exchange.bytes)
+        yield Sample(m.EXCHANGE_STORED, where, exchange.stored_bytes)
     for latency in query.latencies:
         yield Sample(m.LATEST_LATENCY, (*labels, latency.source), latency.ms / 1000)
     for source in query.sources:

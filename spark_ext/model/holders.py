@@ -42,6 +42,14 @@ _WRITING: Final = ("write_into_data_source.py", "python_streaming_sink_runner.py
 
 def holder(phase: Phase, sample: Sample) -> Holder:
     """What holds a query that makes no progress."""
+    found = _holder(phase, sample)
+    own = {one.name for one in (*sample.driver, *sample.tasks)}
+    if sample.deadlocked and (found.origin is Origin.SPARK or any(one.name in own for one in sample.deadlocked)):
+        return _deadlock(sample.deadlocked)  # else others are in it, and something else holds this one
+    return found
+
+
+def _holder(phase: Phase, sample: Sample) -> Holder:
     planners = [one for one in sample.workers if one.role == "planner"]
     committers = [one for one in sample.workers if one.role == "committer"]
     tasks = [one for one in sample.workers if one.role == "task"]
@@ -56,6 +64,15 @@ def holder(phase: Phase, sample: Sample) -> Holder:
     if not _is_in(sample, _COMMITS):
         return _of_driver(sample)
     return _first(map(_of_committer, committers)) or _mute(committers) or _of_driver(sample)
+
+
+def _deadlock(threads: tuple[Thread, ...]) -> Holder:
+    """Threads of the driver's JVM wait for each other: the user's, if a frame of one is."""
+    named = ", ".join(f"'{one.name}'" for one in threads)
+    users = next((frame for one in threads if (frame := _blamed(one, [Owner.USER])) is not None), None)
+    place = "" if users is None else f" at {users.place}"
+    kind, origin = (FailureType.SYSTEM, Origin.SPARK) if users is None else (FailureType.USER_CODE, Origin.USER)
+    return Holder(kind, origin, f"a deadlock in the driver's JVM{place}: {named} wait for each other", users, threads)
 
 
 def _silent(tasks: Sequence[WorkerSample], sample: Sample) -> Holder | None:

@@ -53,6 +53,7 @@ class Sample:
     python: tuple[Thread, ...] = ()  # threads of the driver's Python process that the JVM has called
     tasks: tuple[Thread, ...] = ()  # threads of executors that run its tasks
     silent: tuple[str, ...] = ()
+    deadlocked: tuple[Thread, ...] = ()  # threads of the driver's JVM that wait for each other for good
     no_stacks: str = ""  # why Python workers that may work for it could not be asked for their stacks; "" if all were
 
 

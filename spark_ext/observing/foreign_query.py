@@ -286,7 +286,7 @@ class ForeignQuery:
             self._asked_at = now
             self.ask()
         self._take_in()
-        self.watched.take(running=self.state is State.RUNNING, paused=False)
+        self.watched.take(running=self.state is State.RUNNING, paused=False, hold=None)
         self._show()
 
     def ask(self) -> None:

@@ -11,20 +11,24 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
+from spark_ext.failures.labels import FailureType, Origin
 from spark_ext.failures.text import evidence_of_text
 from spark_ext.masking import logger
+from spark_ext.model.behind import Standing, Trend
 from spark_ext.model.execution import Phase
 from spark_ext.observing.stalls import Stalls
-from spark_ext.spark.watching.activity import ActivityReader, look_at
+from spark_ext.spark.watching.activity import Activity, ActivityReader, look_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_ext.model.execution import Cluster
     from spark_ext.queries.context import WatchContext
     from spark_ext.queries.watched import Watchable
-    from spark_ext.spark.watching.activity import Activity, Executor, Job
+    from spark_ext.spark.watching.activity import Executor, Job
 
 log = logger("spark_ext.job")
 
@@ -71,15 +75,20 @@ class Monitor:
     def _loop(self) -> None:
         stalls = Stalls(self._spark, self._context, self._over.is_set, self._read)
         losses = Losses(self._context, self._runs, self._read)
+        backlogs = Backlogs(self._context)
         while not self._over.wait(self._every):
             for run in self._runs():
                 stalls.look_at_stop(run)
+                stalls.look_at_pressure(run, self._runs())
             due = [run for run in self._runs() if self._is_due(run, time.monotonic())]
             try:
                 activity = self._read().read() if due else None
                 if activity is not None:
                     self._poll(due, activity, stalls)
-                losses.look(activity)
+                executors = losses.look(activity)
+                if executors is not None:
+                    cluster = Activity(datetime.now(timezone.utc), executors=executors).cluster
+                    backlogs.look(self._runs(), cluster, time.monotonic())
             except Exception as problem:
                 # Spark may be ending; what it does is then not known, and nothing depends on it.
                 if not self._warned and not self._over.is_set():
@@ -134,11 +143,14 @@ class Losses:
         self._until = 0.0  # until when repeated tasks are looked for: those of a lost executor count for none
         self._jobs: set[int] = set()  # Spark jobs whose repeated tasks are recorded
 
-    def look(self, activity: Activity | None) -> None:
-        """Look, if it is time; `activity` is that of the application, if it has just been read."""
+    def look(self, activity: Activity | None) -> tuple[Executor, ...] | None:
+        """Look, if it is time; `activity` is that of the application, if it has just been read.
+
+        Returns the executors; None: it was not time.
+        """
         now = time.monotonic()
         if now < self._at:
-            return
+            return None
         self._at = now + EVERY
         executors = self._read().executors() if activity is None else activity.executors
         first, self._first = self._first, False
@@ -158,6 +170,7 @@ class Losses:
                     self._jobs.add(job.id)
                     self._repeated(job)
         self._failed = failed
+        return tuple(executors)
 
     def _lost(self, executor: Executor) -> None:
         why = executor.removed or "Spark does not say why"
@@ -189,3 +202,52 @@ class Losses:
             {"stack": reason} if reason else None,
             labels,
         )
+
+
+class Backlogs:
+    """Finds queries that fall behind; for the monitor's thread, which looks every `EVERY` seconds."""
+
+    def __init__(self, context: WatchContext) -> None:
+        self._context = context
+        self._trends: dict[str, Trend] = {}
+
+    def look(self, runs: Sequence[Watchable], cluster: Cluster, now: float) -> None:
+        """Look at all queries of a job; `now` in s, monotonic."""
+        busy = 0 < cluster.slots <= cluster.busy
+        for run in runs:
+            trend = self._trends[run.uid] = self._trends.get(run.uid, Trend()).after(_standing(run, now, busy=busy))
+            recent = [ms for _, ms in tuple(run.figures.recent)]
+            if recent and trend.falls_behind(sum(recent) / len(recent)):
+                self._report(run, trend, cluster)
+            elif trend.recovers or not run.live:
+                for one in self._open(run.uid):
+                    self._context.write_behind.incidents.resolve(one, "it reads more than arrives")
+
+    def _open(self, uid: str) -> list[str]:
+        found = self._context.write_behind.incidents.open(uid)
+        return [one.incident.incident_id for one in found if one.incident.type == "behind"]
+
+    def _report(self, run: Watchable, trend: Trend, cluster: Cluster) -> None:
+        if self._open(run.uid):
+            return
+        first, last = trend.standings[0], trend.standings[-1]
+        what = (
+            f"it falls behind: {last.lag:,} rows are still to be read, {last.lag - first.lag:,} more than "
+            f"{trend.seconds:.0f} s ago, although it has read {last.read - first.read:,} meanwhile; all "
+            f"{cluster.slots} slots are busy"
+        )
+        self._context.write_behind.incident(
+            run.operator,
+            "behind",
+            what,
+            "reported",
+            {"lag": [first.lag, last.lag], "seconds": trend.seconds, "read": last.read - first.read},
+            {"type": FailureType.RESOURCE.value, "origin": Origin.USER.value},
+        )
+
+
+def _standing(run: Watchable, now: float, *, busy: bool) -> Standing | None:
+    lag = run.figures.lag.rows
+    if lag is None or not run.live or run.watched.paused:
+        return None
+    return Standing(now, run.committed, lag, run.figures.input_rows, busy)

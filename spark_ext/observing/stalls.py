@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from spark_ext.failures.labels import FailureType, Origin
 from spark_ext.masking import logger
 from spark_ext.model.execution import Look, Phase
 from spark_ext.model.holders import Holder, holder
+from spark_ext.model.lifecycle import State
+from spark_ext.model.pressure import strained_after
 from spark_ext.model.slow import EpochClock, SlowEpoch, Usual, advance, is_slow, planned_rows, slowed_by
 from spark_ext.model.stacks import Sample, WorkerSample, certain, unmoved
 from spark_ext.model.stalls import Marks, Moves, StallClock, moves, patience, weak_patience
@@ -25,6 +28,7 @@ from spark_ext.queries.watched import Stall
 from spark_ext.spark.backend.diagnosis import DRIVER, NO_DIAGNOSIS
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.spark.watching.activity import look_at
 from spark_ext.spark.watching.attendance import attending
 from spark_ext.spark.watching.local_workers import LocalWorkers
 from spark_ext.spark.watching.thread_dumps import ThreadDumps, called_from_java, query_thread, tasks_of
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_ext.model.offsets import LoggedOffsets
+    from spark_ext.model.pressure import Hold
     from spark_ext.queries.context import WatchContext
     from spark_ext.queries.watched import Watchable
     from spark_ext.spark.watching.activity import Activity, ActivityReader
@@ -43,6 +48,7 @@ BETWEEN: Final = 1.0  # time between two samples, s
 AHEAD: Final = 2.0  # s before the end of its patience at which a query is examined; at most half of it
 
 MEASURED: Final = 10  # number of epochs whose advance of offsets is read
+SAMPLED_WITHIN: Final = 15.0  # s for which a consumer that plans no epoch is waited for
 SAMPLES: Final = 3  # number of samples of a slow epoch: it moves, so one does not show where it spends its time
 STOP_WITHIN: Final = 3.0  # a stop of Spark's query that takes longer is looked into, s
 MOST_EXECUTORS: Final = 16  # maximum number of executors that are asked for their stacks
@@ -61,6 +67,7 @@ class _Watch:
     slow: int | None = None  # the newest epoch that was found slow
     stop_since: float | None = None  # since when Spark has been stopping it, s, monotonic
     stop_found: bool = False
+    pressed_at: float = float("-inf")  # when the consumer that holds it back was sampled last, s, monotonic
 
 
 class Stalls:
@@ -121,6 +128,21 @@ class Stalls:
             examine: Callable[[], object] = partial(self._examine_epoch, run, look, watch, watch.epoch)
             # Its size is read from the checkpoint first, which may take a while.
             self._in_background(run, examine if sized else partial(self._rows, run, watch), lock=self._slow_lock)
+
+    def look_at_pressure(self, run: Watchable, runs: Sequence[Watchable]) -> None:
+        """See whether the consumers of what a query writes hold it back for too long, and what the slowest one does."""
+        pressure = run.watched.pressure
+        hold = pressure.hold
+        consumer = None if hold is None else next((one for one in runs if one.uid == hold.by), None)
+        if hold is None or consumer is None or not self._sees or _waits_on_purpose(consumer):
+            return
+        watch = self._watches.setdefault(run.uid, _Watch())
+        limit = strained_after([ms for _, ms in tuple(consumer.figures.recent)], self._fixed)
+        now = time.monotonic()
+        due = pressure.strain >= limit and now - watch.pressed_at >= limit
+        if due and self._slow_lock.acquire(blocking=False):
+            watch.pressed_at = now
+            self._in_background(run, partial(self._examine_consumer, run, consumer, hold), lock=self._slow_lock)
 
     def look_at_stop(self, run: Watchable) -> None:
         """See whether Spark has been stopping a query for too long."""
@@ -210,6 +232,23 @@ class Stalls:
         slow = SlowEpoch(clock.worked, known.expected(rows), round(rows), found)
         run.watched.examined(_stall(found, clock.worked, "slow", slow))
 
+    def _examine_consumer(self, run: Watchable, consumer: Watchable, hold: Hold) -> None:
+        """Sample the consumer in its epochs: between two of them it does nothing."""
+        samples: list[Sample] = []
+        by = time.monotonic() + SAMPLED_WITHIN
+        while len(samples) < SAMPLES and time.monotonic() < by and not self._over():
+            query = consumer.in_spark
+            if query is not None and consumer.live and look_at(query, self._read().read()).phase is Phase.EPOCH:
+                samples.append(self._sample(consumer, stacks=True))
+            time.sleep(BETWEEN)
+        strain = run.watched.pressure.strain
+        if self._over() or not strain or not run.live:
+            return
+        state = consumer.watched.shown.state.value
+        idle = Holder(FailureType.SYSTEM, Origin.SPARK, f"the state {state}, and works on no epoch")
+        found = slowed_by(Phase.EPOCH, samples) if samples else idle
+        run.watched.examined(_stall(found, strain, "backpressure", hold=hold))
+
     def _examine_stop(self, run: Watchable, watch: _Watch) -> None:
         since = watch.stop_since
         found = holder(Phase.EPOCH, certain(self._sample(run, stacks=True)))
@@ -227,6 +266,7 @@ class Stalls:
         stages = [stage.id for stage in activity.stages_of(run_id)]
         workers = self._samples.take(run.sampled_as, stacks=stacks)
         unnoted, refused = self._without_notes(activity, run_id)
+        stuck = self._dumps.deadlocked() if stacks else ()
         noted = any(one.role == "task" for one in workers)
         if stacks and self._local is not None:
             workers = self._local.completed(workers)
@@ -236,6 +276,7 @@ class Stalls:
             python=called_from_java(),
             tasks=tuple(task for found in threads.values() for task in tasks_of(found or (), stages)),
             silent=tuple(executor for executor, found in threads.items() if found is None),
+            deadlocked=tuple(one for one in threads[DRIVER] or () if one.name in stuck),
             no_stacks="" if noted else refused,
         )
 
@@ -288,5 +329,11 @@ def _usual(run: Watchable, watch: _Watch) -> Usual | None:
     )
 
 
-def _stall(found: Holder, seconds: float, kind: str, slow: SlowEpoch | None = None) -> Stall:
-    return Stall(kind, datetime.now(timezone.utc) - timedelta(seconds=seconds), found, slow)
+def _waits_on_purpose(run: Watchable) -> bool:
+    """Whether somebody has paused a query, or an incident of its own says already why it does not move."""
+    watched = run.watched
+    return watched.paused or watched.stall is not None or watched.shown.state is State.SCHEDULING
+
+
+def _stall(found: Holder, seconds: float, kind: str, slow: SlowEpoch | None = None, hold: Hold | None = None) -> Stall:
+    return Stall(kind, datetime.now(timezone.utc) - timedelta(seconds=seconds), found, slow, hold)

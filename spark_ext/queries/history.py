@@ -12,6 +12,7 @@ from typing import Any
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.model.epoch_parts import Sample, divided
 from spark_ext.model.offsets import LoggedOffsets
+from spark_ext.model.pressure import Level
 from spark_ext.spark.watching.query_events import Hint, Lag, SourceReport, event_time, newest, total_at, total_lag
 
 RECENT = 256  # epochs whose execution times are remembered
@@ -45,10 +46,15 @@ class Figures:
 
     def __post_init__(self) -> None:
         self.sample: Sample | None = None  # how the time of the newest epoch that was sampled is shared out
+        self.exchange: tuple[str, Level] | None = None  # that it writes: its name, and how full it was a second ago
 
     def sampled(self, sample: Sample) -> None:
         """Take how the time of an epoch is shared out; for any thread."""
         self.sample = sample
+
+    def filled(self, exchange: str, level: Level) -> None:
+        """Take how full the exchange is that it writes; for any thread."""
+        self.exchange = exchange, level
 
     def committed(self) -> None:
         """Count an epoch."""
@@ -202,11 +208,12 @@ class EpochHistory:
 
 
 def vitals(queries: Iterable[tuple[str, Figures]]) -> dict[str, dict[str, Any]]:
-    """What a driver says of its queries with each heartbeat, by uid: `lag`, `watermark` and `newest_row` where known.
+    """What a driver says of its queries with each heartbeat, by uid: `lag`, `watermark`, `newest_row`, `exchange`.
 
     These change while no epoch is committed. The page, the report and `top` read them beside the ledger, whose newest
     row is as old as the newest epoch. A lag is `[rows, at]` by source, and `complete` says whether these are all
-    sources of the query. Times are ms since 1970 UTC.
+    sources of the query. Times are ms since 1970 UTC. An exchange that it writes is its name, the rows and bytes that
+    the slowest consumer has not committed, and the bytes on disk.
     """
     return {uid: found for uid, figures in queries if (found := _of(figures))}
 
@@ -225,4 +232,7 @@ def _of(figures: Figures) -> dict[str, Any]:
         at = event_time(text)
         if at is not None:
             found[name] = round(at.timestamp() * 1000)
+    if figures.exchange is not None:
+        name, level = figures.exchange
+        found["exchange"] = [name, level.rows, level.bytes, level.stored]
     return found

@@ -133,5 +133,5 @@ def _writes(spec: QuerySpec, context: JobContext) -> list[Any]:
     if spec.sink is None or not spec.feeds_exchange:
         return []
     options = {name.lower(): value for name, value in spec.sink.options.items()}
-    waits_for = [[one.uid, one.checkpoint] for one in context.consumers.get(spec.sink.uid, ())]
+    waits_for = [[one.uid, one.checkpoint, one.query] for one in context.consumers.get(spec.sink.uid, ())]
     return [[options.get("kind", "arrow"), options.get("path", ""), waits_for]]

@@ -18,6 +18,7 @@ from spark_ext.model.restarts import ANY_RUN, Action, AvailableNowRun, Cause
 from spark_ext.queries.records import query_metadata
 from spark_ext.queries.restarts import UNREADABLE, as_error
 from spark_ext.queries.spark_query import End
+from spark_ext.spark.session.hold_notes import noted_hold
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -299,7 +300,11 @@ class QueryRun:
 
     def take_snapshots(self, *, paused: bool) -> None:
         """Take in what the monitor has seen. A query that is stalled fails, if the job's settings say so."""
-        self.watched.take(running=self.state is State.RUNNING, paused=paused)
+        hold = None
+        if self.state is State.RUNNING and self.spec.feeds_exchange:
+            uids = [source.uid for source in self.spec.sources]
+            hold = noted_hold(self._context.registry, uids, self._context.incarnation.start)
+        self.watched.take(running=self.state is State.RUNNING, paused=paused, hold=hold)
         self._life.show()
         stall = self.watched.stall
         if stall is not None and self._context.settings.on_stall == "fail" and self.state is State.RUNNING:
@@ -345,7 +350,7 @@ class QueryRun:
         decision = self._restarts.after(cause, found, now, run)
         action, reason, finishing = decision.action, decision.reason, self.state is State.FINISHING
         if action is Action.CANCEL:
-            self._life.become(State.CANCELED, reason)
+            self._life.become(State.CANCELED, self._why_stopped or reason)
         elif action is Action.FINISH and not finishing:
             self._life.become(State.FINISHING, reason)
         elif action is Action.RUN_AGAIN and decision.delay_ms and not finishing:

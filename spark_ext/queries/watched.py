@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spark_ext.errors import StallError
@@ -13,10 +13,12 @@ from spark_ext.failures.labels import FailureType, Origin
 from spark_ext.model.execution import Look, Progress, Shown, execution_state
 from spark_ext.model.holders import Holder
 from spark_ext.model.lifecycle import IllegalTransition, State, can_follow
+from spark_ext.model.pressure import Pressure
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from spark_ext.model.pressure import Hold
     from spark_ext.model.slow import SlowEpoch
     from spark_ext.queries.context import WatchContext
     from spark_ext.queries.history import Figures
@@ -26,10 +28,11 @@ if TYPE_CHECKING:
 class Stall:
     """A query makes no progress, or hardly any, or its stop does not come to an end."""
 
-    kind: str  # type of the incident: `stall`, `slow` or `stop_blocked`
-    since: datetime  # the last progress, or the beginning of the epoch or the stop, UTC
+    kind: str  # type of the incident: `stall`, `slow`, `stop_blocked` or `backpressure`
+    since: datetime  # the last progress, or the beginning of the epoch, the stop or the strain, UTC
     holder: Holder
     slow: SlowEpoch | None = None  # how slow the epoch is, of the kind `slow`
+    hold: Hold | None = None  # which consumer is slow, of the kind `backpressure`
 
     @property
     def evidence(self) -> dict[str, Any]:
@@ -41,6 +44,8 @@ class Stall:
         found: dict[str, Any] = {"since": self.since.isoformat(), "stacks": stacks}
         if self.slow is not None:
             found |= {"seconds": self.slow.seconds, "expected": self.slow.expected, "rows": self.slow.rows}
+        if self.hold is not None:
+            found |= self.hold.to_json()
         return found
 
     @property
@@ -50,6 +55,8 @@ class Stall:
             seconds, expected, rows = self.slow.seconds, self.slow.expected, self.slow.rows
             size = f"its {rows:,} rows usually take" if rows else "one usually takes"
             return f"an epoch has taken {seconds:,.0f} s so far, and {size} {expected:,.1f} s: {self.holder.what}"
+        if self.hold is not None:
+            return f"{self.hold.what}; that query is in {self.holder.what}"
         words = "Spark's query does not stop" if self.kind == "stop_blocked" else "no progress"
         return f"{words} since {self.since:%H:%M:%S} UTC: {self.holder.what}"
 
@@ -83,6 +90,8 @@ class WatchedQuery:
         self.paused = False  # whether a control event keeps its sources from reading
         self.stall: Stall | None = None  # why it makes no progress; None: it makes progress, or is not expected to
         self.slow: Stall | None = None  # why its epoch is slow, although it makes progress; None: it is not
+        self.pressure = Pressure()  # how its consumers hold it back
+        self._said: Hold | None = None  # what holds it back, according to its newest record
         self._stall_incident: str | None = None
         self.incident: str | None = None  # that led to the present state of the life cycle
         self.shown = Shown(State.CREATED)  # what it does
@@ -125,12 +134,13 @@ class WatchedQuery:
         self._found.put(found)
         self._context.wake.set()
 
-    def take(self, *, running: bool, paused: bool) -> None:
+    def take(self, *, running: bool, paused: bool, hold: Hold | None) -> None:
         """Take in the snapshots so far, which are of no use unless its life cycle is RUNNING.
 
-        `paused`: a control event keeps its sources from reading.
+        `paused`: a control event keeps its sources from reading. `hold`: a consumer of what it writes does.
         """
         self.paused = paused
+        self.pressure = self.pressure.after(hold if running else None, time.monotonic())
         while not self._snapshots.empty():
             snapshot = self._snapshots.get()
             if running:
@@ -156,8 +166,12 @@ class WatchedQuery:
         """Record what it does, if that has changed."""
         now = execution_state(state, reason, self.progress, starting=starting and self._monitored, paused=self.paused)
         now = self._with_incident(now)
-        if (now.state, now.incident) != (self.shown.state, self.shown.incident):
-            self.shown = now
+        hold = self.pressure.standing if now.state is State.RUNNING and self.stall is None else None
+        if hold is not None:
+            since = datetime.now(timezone.utc) - timedelta(seconds=self.pressure.stands)
+            now = replace(now, reason=hold.what, since=since)
+        if (now.state, now.incident) != (self.shown.state, self.shown.incident) or not _same(hold, self._said):
+            self.shown, self._said = now, hold
             self._context.write_behind.state(self._uid, now.state, now.reason, now.since, now.incident)
 
     def _with_incident(self, now: Shown) -> Shown:
@@ -180,6 +194,11 @@ class WatchedQuery:
             {"type": FailureType.SYSTEM.value, "origin": Origin.SPARK.value},
         )
         return replace(now, incident=found)
+
+
+def _same(one: Hold | None, other: Hold | None) -> bool:
+    """Whether these are one hold, whatever its figures are by now."""
+    return (one is None) == (other is None) and (one is None or other is None or one.same(other))
 
 
 class LifeCycle:

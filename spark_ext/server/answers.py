@@ -62,6 +62,15 @@ class LatencyAnswer(Answer):
     p99_ms: int | None
 
 
+class ExchangeAnswer(Answer):
+    """How full an exchange is."""
+
+    name: str
+    rows: int = Field(description="Rows that its slowest consumer has not committed.")
+    bytes: int = Field(description="Their size as stored.")
+    stored_bytes: int = Field(description="Bytes on disk, with rows that all have committed and that are kept.")
+
+
 class QueryStatus(Answer):
     """A query's status."""
 
@@ -82,6 +91,7 @@ class QueryStatus(Answer):
     newest_row: datetime | None = Field(description="The greatest event time of its rows.")
     channels_finished: dict[str, int]
     latencies: list[LatencyAnswer]
+    exchange: ExchangeAnswer | None = Field(description="That it writes, as of the last heartbeat; null if unknown.")
 
 
 class JobStatusAnswer(Answer):

@@ -68,6 +68,23 @@ class LatencySnapshot:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExchangeSnapshot:
+    """How full an exchange was some seconds ago."""
+
+    name: str
+    rows: int
+    """Rows that its slowest consumer has not committed."""
+    bytes: int
+    """Their size as stored."""
+    stored_bytes: int
+    """Bytes on disk: also of rows that all have committed, and that are kept."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"name": self.name, "rows": self.rows, "bytes": self.bytes, "stored_bytes": self.stored_bytes}
+
+
+@dataclass(frozen=True, kw_only=True)
 class QuerySnapshot:
     """A query of a job."""
 
@@ -120,6 +137,8 @@ class QuerySnapshot:
     latencies: tuple[LatencySnapshot, ...] = ()
     """From sources to its commits, if the setting `latency` has them measured. A ledger has those of some
     seconds ago."""
+    exchange: ExchangeSnapshot | None = None
+    """That it writes; None: it writes none, or nothing is known yet. Read from a ledger: as of the newest heartbeat."""
 
     @property
     def channels_finished(self) -> dict[str, int]:

@@ -72,6 +72,19 @@ def lag_of(query: QuerySnapshot, now: datetime) -> str:
     return lag_text(query.lag_rows, age)
 
 
+def size_text(size: float) -> str:
+    """A number of bytes: `812 B`, `1.5 MiB`."""
+    if size < 1024:
+        return f"{size:,.0f} B"
+    power = 1 if size < 1 << 20 else 2 if size < 1 << 30 else 3
+    return f"{size / 1024**power:,.1f} {'KMG'[power - 1]}iB"
+
+
+def exchange_text(rows: int, size: int, stored: int) -> str:
+    """How full an exchange is: `1,200 rows, 1.5 MiB; 3.0 MiB on disk`."""
+    return f"{count(rows, 'row')}, {size_text(size)}; {size_text(stored)} on disk"
+
+
 def ago(seconds: float) -> str:
     """A duration without fractions of a second: `40 s`, `1:02 min`, `1:00:05`."""
     return f"{seconds:.0f} s" if seconds < 59.5 else duration(seconds)

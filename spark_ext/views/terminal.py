@@ -23,7 +23,7 @@ from rich.text import Text
 
 from spark_ext.model.lifecycle import State
 from spark_ext.views.page.top import top_rows
-from spark_ext.views.style import clock, colour, count, duration, lag_of, lag_text, latency_text
+from spark_ext.views.style import clock, colour, count, duration, exchange_text, lag_of, lag_text, latency_text
 
 if TYPE_CHECKING:
     from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
@@ -127,6 +127,11 @@ def show_status(status: JobStatus, console: Console) -> None:
             lambda query: "\n".join(f"{source}: {number:,}" for source, number in query.channels_finished.items()),
         ),
         Column("latency", latency_text, used=any(query.latencies for query in queries)),
+        Column(
+            "exchange",
+            lambda query: "" if query.exchange is None else _exchange(query.exchange.to_json()),
+            used=any(query.exchange is not None for query in queries),
+        ),
         Column("reason", lambda query: query.reason),
     ]
     console.print(table(queries, columns))
@@ -137,6 +142,10 @@ def show_status(status: JobStatus, console: Console) -> None:
     console.print(status.timeline)
     for line in status.damage:
         console.print(Text(f"DAMAGED: {line}", style="bold red"), soft_wrap=True)
+
+
+def _exchange(found: Mapping[str, Any]) -> str:
+    return f"{found['name']}: {exchange_text(found['rows'], found['bytes'], found['stored_bytes'])}"
 
 
 def _standing(status: JobStatus) -> str:
@@ -204,6 +213,11 @@ def top_view(page: Mapping[str, Any], height: int | None = None) -> Group:
             used=any(row["lag_rows"] is not None for row in rows),
         ),
         Column("mostly", lambda row: mostly(row["parts_ms"]), used=any(row["parts_ms"] for row in rows)),
+        Column(
+            "exchange",
+            lambda row: "" if row["exchange"] is None else _exchange(row["exchange"]),
+            used=any(row["exchange"] is not None for row in rows),
+        ),
         Column("incident", lambda row: Text(row["incident"][:8], style="red")),
         Column("reason", lambda row: shorten(row["reason"], REASON, placeholder=" ...")),
     ]

@@ -55,7 +55,9 @@ def watching(folder: Path, kind: str) -> Iterator[list[tuple[int, int]]]:
     """Looks, all the time, at what is released, and then at where the slower consumer stands."""
     seen: list[tuple[int, int]] = []
     done = threading.Event()
-    consumers = [Consumer(f"{query}-in", checkpoint_of(str(folder / "state"), query)) for query in ("fast", "slow")]
+    consumers = [
+        Consumer(f"{query}-in", checkpoint_of(str(folder / "state"), query), query) for query in ("fast", "slow")
+    ]
     fronts = [CommittedFront(consumer, 3) for consumer in consumers]
     log = parts(kind, str(folder / "state" / "exchanges" / "flights"), "exchange").master.log
 

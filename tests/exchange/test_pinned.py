@@ -336,5 +336,5 @@ def test_a_producer_waits_for_what_was_put_back(place: Place) -> None:
 
     fill = Fill(again(place).parts().master.log, [], 3)
     for front, left in ((At(1, 1, 0, entry=3), 18), (At(0, 0, 0, entry=5), 0), (At(0, 0, 0, entry=10), 0)):
-        fill._fronts = [front]
-        assert fill.rows() == left
+        fill._fronts = [("q", front)]
+        assert fill.level().rows == left

@@ -16,12 +16,15 @@ from spark_ext.exchange.consumers import CommittedFront, Consumer, Fill
 from spark_ext.exchange.positions import Front, rows_before
 from spark_ext.model.commits import FenceMark
 from spark_ext.model.offsets import Running, SourceOffset
+from spark_ext.model.pressure import Hold, Level
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.exchange_2pc import ExchangeSink
 from spark_ext.sources import exchange
 from spark_ext.sources.contract import Channel, Limit
 from spark_ext.sources.exchange import ExchangeSource
 from spark_ext.sources.runtime.planner import NoLedger, Planner
+from spark_ext.spark.session import registry
+from spark_ext.spark.session.hold_notes import noted_hold
 from spark_ext.storage import LocalFolder
 from spark_ext.testing.source_kit import drive
 from tests.exchange.exchange_kit import Producer, rows, visible
@@ -184,7 +187,7 @@ def test_columns_that_cannot_be_are_refused(tmp_path: Path, schema: T.StructType
 def test_a_consumer_stands_where_its_newest_committed_epoch_ends(producer: Producer, tmp_path: Path) -> None:
     """Not where one is planned; also when Spark has deleted the commit that was seen last."""
     query = FakeQuery(tmp_path / "c")
-    front = CommittedFront(Consumer("s", str(tmp_path / "c")), 3)
+    front = CommittedFront(Consumer("s", str(tmp_path / "c"), "q"), 3)
     log, running = Log(), planner(producer, max_rows_per_epoch=3)
     producer.write(rows(0, 9))
     assert front.look() == Front(0, (0, 0, 0))
@@ -210,26 +213,33 @@ def test_a_query_begun_by_another_source_stands_at_the_beginning(tmp_path: Path)
     query = FakeQuery(tmp_path / "c")
     query.commit(SourceOffset("other", ended=True))
     query.commit(SourceOffset("s"))
-    assert CommittedFront(Consumer("s", str(tmp_path / "c")), 2).look() == Front(0, (0, 0))
+    assert CommittedFront(Consumer("s", str(tmp_path / "c"), "q"), 2).look() == Front(0, (0, 0))
 
 
 def test_it_is_as_full_as_its_slowest_consumer_is_behind(producer: Producer, tmp_path: Path) -> None:
     places = {uid: FakeQuery(tmp_path / uid) for uid in ("fast", "slow")}
     log = ArrowLog(LocalFolder(Path(producer.options["path"]) / "log"), "e")
-    fill = Fill(log, [Consumer(uid, str(place.checkpoint)) for uid, place in places.items()], 3)
-    assert fill.rows() == 0
+    fill = Fill(log, [Consumer(uid, str(place.checkpoint), f"of {uid}") for uid, place in places.items()], 3)
+    assert fill.level().rows == 0
     producer.write(rows(0, 9))
     producer.write(rows(9, 12))
-    assert fill.rows() == 12
+    everything = fill.level()
+    assert (everything.rows, everything.bytes) == (12, everything.stored) and everything.stored > 0
     for uid, at in (("fast", [3, 0]), ("slow", [1, 2])):
         places[uid].commit(_standing(uid, at))
-    assert fill.rows() == 6, "3 of the first entry, and 3 of the second"
+    left = fill.level()
+    assert (left.rows, left.slowest) == (6, "of slow"), "3 of the first entry, and 3 of the second"
+    first, second = (log.entry(number) for number in range(1, 3))
+    assert first is not None and second is not None
+    assert left.bytes == second.bytes + first.bytes - first.bytes * 6 // 9
     places["slow"].commit(_standing("slow", [3, 0]))
-    assert fill.rows() == 0
+    assert fill.level().rows == fill.level().bytes == 0
     release(producer, 3, 12)
     producer.write(rows(12, 14))
-    assert fill.rows() == 2
-    assert Fill(log, [], 3).rows() == 0
+    level = fill.level()
+    assert (level.rows, level.bytes) == (2, level.stored), "what is released is not on disk"
+    assert Fill(log, [Consumer(uid, str(places[uid].checkpoint), f"of {uid}") for uid in places], 3).level() == level
+    assert Fill(log, [], 3).level() == Level(stored=level.stored)
 
 
 def _standing(uid: str, at: list[int]) -> SourceOffset:
@@ -240,7 +250,7 @@ def test_rows_released_during_a_look_count(producer: Producer, tmp_path: Path, m
     """The consumer has committed, and the driver has released and deleted, between the steps of one look."""
     checkpoint = FakeQuery(tmp_path / "s")
     log = arrow_parts(LocalFolder(Path(producer.options["path"])), "e").master.log
-    fill = Fill(log, [Consumer("s", str(checkpoint.checkpoint))], 3)
+    fill = Fill(log, [Consumer("s", str(checkpoint.checkpoint), "q")], 3)
     producer.write(rows(0, 9))
     producer.write(rows(9, 12))
     checkpoint.commit(_standing("s", [1, 1]))
@@ -256,33 +266,47 @@ def test_rows_released_during_a_look_count(producer: Producer, tmp_path: Path, m
         return before(*given)
 
     monkeypatch.setattr(consumers, "rows_before", late)
-    assert fill.rows() == 4
+    assert fill.level().rows == 4
     assert raced
 
 
-def test_sources_of_a_producer_wait_while_the_exchange_is_full(producer: Producer, tmp_path: Path) -> None:
+def test_sources_of_a_producer_wait_while_the_exchange_is_full(
+    producer: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The producer here reads an exchange itself; what it writes may hold 5 rows and one epoch."""
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "registry"))
     target = Producer(tmp_path / "t")
     target.options["max_in_flight"] = "5"
     target.start()
     checkpoint = FakeQuery(tmp_path / "s")
-    writes = (("arrow", target.options["path"], (("s", str(checkpoint.checkpoint)),)),)
-    given = registration(writes=writes)
+    writes = (("arrow", target.options["path"], (("s", str(checkpoint.checkpoint), "slow"),)),)
+    given = registration(uid="s", writes=writes, start=7)
+    registry.publish([given], tmp_path / "registry")
+
+    def noted(start: int = 7) -> Hold | None:
+        return noted_hold(tmp_path / "registry", ["other", "s"], start)
+
     producer.write(rows(0, 30))
     log = Log()
     running = Planner(source(producer, max_rows_per_epoch=4), given, FakeLedger())
     for epoch, planned in enumerate((True, True, False)):
         assert (log.plan(running) is not None) is planned
+        assert (noted() is not None) is not planned
         if planned:
             target.write(rows(epoch * 4, epoch * 4 + 4))
     checkpoint.plan(_standing("s", [2, 0]))
     assert log.plan(running) is None, "planned is not committed"
+    hold = noted()
+    assert hold is not None and hold.what == "held back by query 'slow': 8 of 5 rows in exchange 'out'"
+    assert noted(start=8) is None, "an earlier start has left it"
+    assert log.plan(Planner(source(producer), given, FakeLedger())) is None
     checkpoint.commit_planned()
-    assert log.plan(running) is not None
+    assert log.plan(Planner(source(producer, max_rows_per_epoch=4), given, FakeLedger())) is not None
+    assert noted() is None, "a planner that was started again takes the note of the one before it away"
     for unlimited in (
         (),
         (("arrow", target.options["path"], ()),),
-        (("arrow", str(tmp_path / "nowhere"), (("s", "x"),)),),
+        (("arrow", str(tmp_path / "nowhere"), (("s", "x", "q"),)),),
     ):
         target.write(rows(100, 200))
         free = Planner(source(producer, max_rows_per_epoch=4), registration(writes=unlimited), FakeLedger())

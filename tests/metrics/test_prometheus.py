@@ -95,7 +95,8 @@ def test_each_family_is_of_the_catalogue_and_has_its_labels() -> None:
             assert set(sample.labels) - {"le"} == set(metric.labels)
             assert ("le" in sample.labels) <= (metric.kind is MetricKind.HISTOGRAM)
     unseen = {metric.name for metric in CATALOGUE} - seen
-    others = ("checkpoint_duration_seconds", "latency_seconds", "latest_latency_seconds")
+    exchanges = ("exchange_rows", "exchange_bytes", "exchange_stored_bytes", "held_back_seconds_total")
+    others = ("checkpoint_duration_seconds", "latency_seconds", "latest_latency_seconds", *exchanges)
     assert unseen == {f"spark_ext_{name}" for name in (*others, "downtime_seconds_total", "telemetry_dropped_total")}
 
 

@@ -72,6 +72,7 @@ ROCKS = "org.rocksdb.RocksDB.get(Native Method)"
 KAFKA = "org.apache.spark.sql.kafka010.consumer.KafkaDataConsumer.get(K.scala:3)"
 METADATA_LOG = "org.apache.spark.sql.execution.streaming.HDFSMetadataLog.add(H.scala:1)"
 CALLED = Thread("t", threads_of(dump([*MINE, f"{SPARKS}/sql/utils.py:160:call"]))[0].frames)
+DEADLOCK = (java(ROCKS, name="a"), java(ROCKS, name="b"))
 FUNCTION = "the function of foreachBatch at /home/me/flights.py, line 12"
 PLANNER = worker(role="planner", uid="in")
 COMMITTER = worker([*MINE, *COMMITS], role="committer", uid="out")
@@ -98,6 +99,14 @@ EPOCH, PLANNING = Phase.EPOCH, Phase.PLANNING
         (EPOCH, taken(worker([*MINE, *PLANS], role="planner"), driver=METADATA_LOG), "SYSTEM spark", "'s checkpoint"),
         (EPOCH, taken(driver=IN_FUNCTION, python=(CALLED,)), "USER_CODE user", FUNCTION),
         (EPOCH, taken(worker(WAITS), silent=("1",)), "SYSTEM spark", "executor 1 does not answer"),
+        (
+            EPOCH,
+            taken(driver=ROCKS, deadlocked=DEADLOCK),
+            "SYSTEM spark",
+            "a deadlock in the driver's JVM: 'a', 'b' wait",
+        ),
+        (EPOCH, taken(tasks=(KAFKA,), deadlocked=(java(name="task"),)), "SYSTEM spark", "deadlock in the driver's JVM"),
+        (EPOCH, taken(worker([*MINE, *WORKER]), deadlocked=DEADLOCK), "USER_CODE user", "half"),
         (EPOCH, taken(tasks=(ROCKS, "a.b.C.d(C.java:1)")), "USER_CODE user", "a.b.C.d"),
         (EPOCH, taken(tasks=(ROCKS,)), "SYSTEM spark", "state store"),
         (EPOCH, taken(tasks=(KAFKA,)), "SOURCE library", "Kafka"),

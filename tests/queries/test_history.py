@@ -8,6 +8,7 @@ import pytest
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.model.epoch_parts import Sample
+from spark_ext.model.pressure import Level
 from spark_ext.queries import history as module
 from spark_ext.queries.history import CommittedEpoch, EpochHistory, Figures, vitals
 from spark_ext.queries.run import QueryRun
@@ -136,9 +137,12 @@ def test_proportions_are_those_of_the_epoch_that_was_looked_at() -> None:
 
 def test_each_query_says_what_is_known_of_it() -> None:
     both = {"in": SourceReport(7, 0, 12.5), "other": SourceReport(None, 3, 12.5)}
+    writes = Figures()
+    writes.filled("x", Level(rows=3, bytes=40, stored=500, slowest="reader"))
     found = vitals(
         [
             ("quiet", Figures()),
+            ("writes", writes),
             ("half", Figures(reported=both, watermark="1970-01-01T00:00:00.000Z")),
             ("whole", Figures(reported={"in": both["in"]}, noted=lambda: {"in": SourceReport(9, None, 20.0)})),
             ("timed", Figures(watermark="2026-01-01T00:00:00.000Z", newest_row="2026-01-01T00:00:10.000Z")),
@@ -147,6 +151,7 @@ def test_each_query_says_what_is_known_of_it() -> None:
     assert found == {
         "half": {"lag": {"in": [7, 12_500]}, "complete": False},
         "whole": {"lag": {"in": [9, 20_000]}, "complete": True},
+        "writes": {"exchange": ["x", 3, 40, 500]},
         "timed": {"watermark": 1_767_225_600_000, "newest_row": 1_767_225_610_000},
     }
     assert json.loads(json.dumps(found)) == found

@@ -1,8 +1,10 @@
 """What the status store and the thread dumps of this Spark are: what `activity` and `thread_dumps` rely on."""
 
+import threading
 import time
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -53,3 +55,36 @@ def test_tasks_executors_and_threads_of_a_streaming_query(spark: SparkSession, t
         Path(gate).touch()
         query.stop()
     until(lambda: reader.read().tasks(run) is None, "its job has ended")
+
+
+def test_a_deadlock_in_the_jvm_is_named_by_its_threads(spark: SparkSession) -> None:
+    """Two threads of this process, each with a thread of the JVM, take two locks in the opposite order."""
+    jvm, meet, dumps = spark.sparkContext._jvm, threading.Barrier(2, timeout=60), ThreadDumps(spark)
+    assert jvm is not None and dumps.deadlocked() == ()
+    locks = [jvm.java.util.concurrent.locks.ReentrantLock() for _ in range(2)]
+    threads = {}
+
+    def take(number: int) -> None:
+        threads[number] = jvm.java.lang.Thread.currentThread()
+        locks[number].lock()
+        meet.wait()
+        try:
+            locks[1 - number].lockInterruptibly()
+            locks[1 - number].unlock()
+        except Py4JJavaError:
+            pass  # it was interrupted: the other one gets its lock
+        finally:
+            locks[number].unlock()
+
+    mine = [threading.Thread(target=take, args=(number,), daemon=True) for number in range(2)]
+    for thread in mine:
+        thread.start()
+    try:
+        found = until(dumps.deadlocked, "the deadlock is found", 60)
+        assert found is not None
+        assert set(found) == {thread.getName() for thread in threads.values()}
+    finally:
+        threads[0].interrupt()
+        for thread in mine:
+            thread.join(60)
+    assert dumps.deadlocked() == ()

@@ -21,7 +21,7 @@ from rich.table import Table
 
 import spark_ext as sx
 from spark_ext.ledger import Ledger
-from spark_ext.ledger.schema import IncidentRow
+from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
 from tests.stalls import healthy, operators, stuck
 from tests.support import operators as plain_operators
 from tests.support.cluster import Cluster
@@ -36,7 +36,9 @@ def main(
     shapes: Annotated[str, typer.Option(help="kinds of stuck queries, comma-separated")] = ",".join(stuck.SHAPES),
     usual: Annotated[float, typer.Option(min=0, help="how long an epoch of the stuck queries reads, s")] = 0.0,
     cases: Annotated[str, typer.Option(help="only cases of stuck queries with one of these words, by commas")] = "",
-    names: Annotated[str, typer.Option(help="kinds of healthy queries, by commas; '': none")] = ",".join(healthy.CASES),
+    names: Annotated[str, typer.Option(help="kinds of healthy queries, by commas; '': none")] = ",".join(
+        (*healthy.CASES, *healthy.HELD)
+    ),
     rounds: Annotated[int, typer.Option(min=0, help="how often each healthy query is run")] = 3,
     seconds: Annotated[float, typer.Option(help="how long")] = 25.0,
 ) -> None:
@@ -96,20 +98,45 @@ def _healthy(spark: SparkSession, folder: Path, name: str, seconds: float) -> li
         return reader.option("max_rows_per_epoch", str(limit)).load() if limit else reader.load()
 
     job = sx.Job(spark, folder.name, state=folder / "state", interval=healthy.INTERVALS.get(name, "300 ms"))
-    job.add("q", healthy.CASES[name](source, folder))
+    if name in healthy.HELD:
+        healthy.HELD[name](job, source, folder)
+    else:
+        job.add("q", healthy.CASES[name](source, folder))
     during = healthy.DURING.get(name)
     job.start()
     try:
         until(lambda: job.snapshot().query("q").epochs > 0, "an epoch", 120)
         with during(spark, job, folder) if during else nullcontext():
             time.sleep(seconds)
+        if name in healthy.HELD:
+            return _named(job, name)
     except TimeoutError as problem:
         return [f"{name}: {problem}"]
     finally:
         job.stop()
-    rows = Ledger(job.state_directory).table(IncidentRow).rows([("type", "in", ["stall", "slow"])])
+    rows = _incidents(job)
     console.print(f"{name}: {'nothing' if not rows else rows[0].what}")
     return [f"{name}: {row.what}" for row in rows]
+
+
+FALSE = ("stall", "slow", "behind", "backpressure")
+
+
+def _incidents(job: sx.Job) -> list[IncidentRow]:
+    return Ledger(job.state_directory).table(IncidentRow).rows([("type", "in", FALSE)])
+
+
+def _named(job: sx.Job, name: str) -> list[str]:
+    """What is wrong with what is said of a query that its reader holds back; until then nothing may be said."""
+    reason = "held back by query 'slow'"
+    states = Ledger(job.state_directory).table(ExecutionStateRow)
+    said = [row for row in states.rows([("operator", "=", "q")]) if row.reason.startswith(reason)]
+    early = [f"{name}, early: {row.what}" for row in _incidents(job)]
+    found = until(lambda: _incidents(job), "an incident", 120)
+    console.print(f"{name}: {found[0].what}")
+    right = [row for row in found if row.type == "backpressure" and row.labels.get("function") == "sleeps_for_each_row"]
+    wrong = [f"{name}: {row.what}" for row in found if row not in right]
+    return [*early, *wrong, *([] if said else [f"{name}: no reason says so"])]
 
 
 def _report(caught: list[stuck.Caught], false: list[str], healthy_ones: int) -> None:

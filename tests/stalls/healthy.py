@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_ext as sx
+from tests.stalls import operators
 from tests.support.waiting import until
 
 Source = Callable[..., DataFrame]
@@ -103,6 +104,20 @@ CASES: dict[str, Callable[[Source, Path], Any]] = {
     "restarts": _restarts,
 }
 """What a query writes, given a source and a folder."""
+
+
+def _held(job: sx.Job, source: Source, folder: Path, most: int) -> None:
+    held = job.exchange("held", partitions=2, max_in_flight=100)
+    job.add("q", held.write(source(rate=200, limit=50)))
+    read = held.read(f"{folder.name}-held", max_rows_per_epoch=most)
+    job.add("slow", _noop(read.mapInArrow(operators.sleeps_for_each_row, read.schema)))
+
+
+HELD: dict[str, Callable[[sx.Job, Source, Path], None]] = {
+    "held by a slower reader": lambda job, source, folder: _held(job, source, folder, 25),
+    "held by long epochs": lambda job, source, folder: _held(job, source, folder, 250),
+}
+"""Jobs of two queries, of which `q` waits for the other one, which is slow in a line of its own."""
 
 INTERVALS = {"throttled": "8 s"}  # of jobs that start their epochs more seldom than the others
 LIGHT = (

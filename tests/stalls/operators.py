@@ -62,6 +62,13 @@ def stop_here(flags: str, point: str) -> None:
     wait()
 
 
+def sleeps_for_each_row(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for _ in range(batch.num_rows):
+            time.sleep(0.08)
+        yield batch
+
+
 @contextmanager
 def stopped_at(flags: Path, point: str, how: str) -> Iterator[None]:
     draft = flags / f".{point}"

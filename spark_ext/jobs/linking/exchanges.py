@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from spark_ext.checkpoints.unaligned import Held, QueryLook, Taken, Unaligned, held_positions
-from spark_ext.errors import RESET, CheckpointError, CommitError, FencedError, StateError
+from spark_ext.errors import RESET, CheckpointError, CommitError, FencedError, SparkExtError, StateError
 from spark_ext.exchange import decisions
+from spark_ext.exchange.consumers import Consumer, Fill
 from spark_ext.exchange.kinds import parts
 from spark_ext.exchange.positions import Front, rows_before
 from spark_ext.exchange.view import ExchangeView
@@ -55,6 +57,16 @@ class Link:
     about: Callable[[str], Descriptor | None] = lambda job_id: None
 
 
+def consumers_of(links: Sequence[Link], state: str) -> dict[str, tuple[Consumer, ...]]:
+    """By exchange, the sources for which its producer waits: those whose queries are built."""
+    return {
+        link.name: tuple(
+            Consumer(uid, checkpoint_of(state, query), query) for uid, query in link.readers.items() if query
+        )
+        for link in links
+    }
+
+
 class Exchanges:
     """Registers consumers and releases rows. Its methods are for the coordinator's thread; `tick` does not block.
 
@@ -74,6 +86,7 @@ class Exchanges:
         self.newest: Taken | None = None  # the newest consistent cut; None before the first, and without exchanges
         self._unaligned = Unaligned(execution.logged)
         self._views: dict[str, ExchangeView] = {}
+        self._fills: dict[str, tuple[Mapping[str, str], Fill]] = {}  # each with the readers of its exchange
         self._links = {link.name: link for link in links}
         self._context, self._execution = context, execution
         self._finished, self._restarted, self._follow = finished, restarted, follow
@@ -263,6 +276,7 @@ class Exchanges:
 
     def _release_all(self, looks: Mapping[str, QueryLook], graph: JobGraph, held: Held) -> Taken | None:
         there, taken = self._cut(looks, graph)
+        self._measure(there, graph)
         for name, view in there.items():
             if view.state.sealed is not None and name not in self._sealed:
                 self._sealed.add(name)
@@ -282,6 +296,19 @@ class Exchanges:
                 mine = (place.released for (_, uid), place in places.items() if uid in readers[name])
                 self._release(view, min(mine, default=None), set())
         return taken
+
+    def _measure(self, there: Mapping[str, ExchangeView], graph: JobGraph) -> None:
+        """Tell the producers how full their exchanges are, for display."""
+        for name, view in there.items():
+            run = self._execution.find(graph.producer(name)) if name in graph.exchanges else None
+            if run is None:
+                continue
+            readers = self._links[name].readers
+            if name not in self._fills or self._fills[name][0] != readers:
+                waited_for = consumers_of([self._links[name]], self._context.state)[name]
+                self._fills[name] = readers, Fill(view.master.log, waited_for, view.about.partitions)
+            with suppress(SparkExtError, OSError):  # who needs it for more than a figure says what is wrong
+                run.figures.filled(name, self._fills[name][1].level())
 
     def _release(self, view: ExchangeView, bound: int | None, known: set[str]) -> None:
         state, about, master = view.state, view.about, view.master

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import refused
-from spark_ext.exchange.consumers import Consumer
 from spark_ext.exchange.kinds import parts
 from spark_ext.jobs.composition import SINK, SOURCE, Composition, Gate, exchange_of, node_of
 from spark_ext.jobs.linking.exchanges import Link
@@ -15,7 +14,6 @@ from spark_ext.ledger.memory import JobMemory
 from spark_ext.model.dag import JobGraph
 from spark_ext.model.definitions import QueryDefinition
 from spark_ext.queries.assembly import query_run
-from spark_ext.queries.context import checkpoint_of
 from spark_ext.queries.writer_checks import NOTHING_STARTED, check_ends_now
 
 if TYPE_CHECKING:
@@ -105,14 +103,6 @@ def links_of(composition: Composition, specs: Sequence[QuerySpec], *, waiting: b
         Link(name, kind, path, readers.get(name, {}), made[name].descriptor if name in made else lambda _: None)
         for name, (kind, path) in places.items()
     ]
-
-
-def consumers_of(links: Sequence[Link], state: str) -> dict[str, tuple[Consumer, ...]]:
-    """By exchange, the sources for which its producer waits: those whose queries are built."""
-    return {
-        link.name: tuple(Consumer(uid, checkpoint_of(state, query)) for uid, query in link.readers.items() if query)
-        for link in links
-    }
 
 
 def restarted_exchanges(waiting: Sequence[Gate], memory: JobMemory) -> dict[str, int]:

@@ -36,7 +36,7 @@ from spark_ext.jobs.coordinator import Coordinator, JobParts
 from spark_ext.jobs.ending import EndRequest
 from spark_ext.jobs.execution_graph import ExecutionGraph
 from spark_ext.jobs.latency import measured_latency
-from spark_ext.jobs.linking.exchanges import Exchanges
+from spark_ext.jobs.linking.exchanges import Exchanges, consumers_of
 from spark_ext.jobs.linking.gates import Gates
 from spark_ext.jobs.renamed_targets import add_events, addressed_to_nobody, with_renames
 from spark_ext.jobs.starting.flow import (
@@ -44,7 +44,6 @@ from spark_ext.jobs.starting.flow import (
     check_followers,
     check_now,
     checked_graph,
-    consumers_of,
     links_of,
     opened,
     restarted_exchanges,

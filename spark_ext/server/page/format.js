@@ -43,6 +43,12 @@ export function lagText(rows, at, now, form = number) {
   return age > STALE ? `${form(rows)}, ${ago(age)} ago` : form(rows);
 }
 
+// A number of bytes: `812 B`, `1.5 MiB`.
+export function size(bytes) {
+  const power = Math.min(3, bytes < 1 ? 0 : Math.floor(Math.log2(bytes) / 10));
+  return power ? `${(bytes / 1024 ** power).toFixed(1)} ${["B", "KiB", "MiB", "GiB"][power]}` : `${bytes} B`;
+}
+
 export function two(value) {
   return String(value).padStart(2, "0");
 }

@@ -50,6 +50,9 @@ class Diagnosis(Protocol):
     def driver_threads(self) -> str:
         """The stacks of all threads of the driver's JVM, as text."""
 
+    def deadlocked(self) -> tuple[str, ...]:
+        """Names of the threads of the driver's JVM that wait for each other for good, in the order of the waiting."""
+
     def heap_used(self) -> int:
         """Bytes of the heap of the driver's JVM in use, with objects that nothing refers to any more."""
 
@@ -136,6 +139,13 @@ class _JvmDiagnosis:
         threads = self._beans.getThreadMXBean().dumpAllThreads(True, True)
         return "".join(_thread(thread) for thread in threads)
 
+    def deadlocked(self) -> tuple[str, ...]:
+        beans = self._beans.getThreadMXBean()
+        found = beans.findDeadlockedThreads()
+        return (
+            () if found is None else tuple(one.getThreadName() for one in beans.getThreadInfo(found) if one is not None)
+        )
+
     def heap_used(self) -> int:
         return int(self._beans.getMemoryMXBean().getHeapMemoryUsage().getUsed())
 
@@ -194,6 +204,9 @@ class _NoDiagnosis:
 
     def driver_threads(self) -> str:
         return ""
+
+    def deadlocked(self) -> tuple[str, ...]:
+        return ()
 
     def heap_used(self) -> int:
         return 0

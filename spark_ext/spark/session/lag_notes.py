@@ -7,13 +7,12 @@ do. A note is for display; nothing is decided by it, and one that cannot be writ
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from spark_ext.spark.session.registry import note
+from spark_ext.spark.session.registry import note, read_note
 from spark_ext.spark.watching.query_events import SourceReport
 from spark_ext.storage import LocalFolder
 
@@ -31,13 +30,10 @@ def write(place: Path, uid: str, lag: int, at: float) -> bool:
 
 def read(place: Path, uid: str) -> SourceReport | None:
     """What a source has noted last; None without a note, or if it is another user's."""
+    found = read_note(place, uid, "lag")
     try:
-        with (place / note(uid, "lag")).open() as file:
-            if os.fstat(file.fileno()).st_uid != os.geteuid():
-                return None
-            found = json.load(file)
-        return SourceReport(int(found["lag"]), None, float(found["at"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        return None if found is None else SourceReport(int(found["lag"]), None, float(found["at"]))
+    except (ValueError, KeyError, TypeError):
         return None
 
 

@@ -87,7 +87,7 @@ class Registration:
     available_now: bool = False  # whether its query ends with what is there, as this run does or by its own trigger
     samples: bool = False  # whether processes that work for it can be asked for their stacks
     lag_ms: int = 0  # age of a source's lag at which it is asked again, ms; 0: it is asked with each epoch alone
-    # Exchanges that its query writes: kind, path, and uid and checkpoint of each source that the query waits for.
+    # Exchanges that its query writes: kind, path, and uid, checkpoint and query of each source that it waits for.
     writes: Sequence[Any] = ()
     # While the target is not claimed, see `late_claim`: the newest planned epoch when the query was started.
     claims_after: int | None = None
@@ -162,12 +162,25 @@ def is_published(mine: Registration | Identity, uid: str) -> bool:
     return there is not None and (there.job_id, there.start) == (mine.job_id, mine.start)
 
 
-Note: TypeAlias = Literal["lag", "now", "claim", "end"]
+Note: TypeAlias = Literal["lag", "hold", "now", "claim", "end"]
 
 
 def note(uid: str, what: Note) -> str:
-    """Name of a file beside a registration: the lag, this run's end, a planner's wish for a claim, the input's end."""
+    """Name of a file beside a registration.
+
+    The lag, what holds it back, this run's end, a planner's wish for a claim, the input's end.
+    """
     return f"{uid}.{what}"
+
+
+def read_note(place: Path, uid: str, what: Note) -> dict[str, Any] | None:
+    """A note that is a JSON object; None without one, or if it cannot be read or is another user's."""
+    try:
+        with (place / note(uid, what)).open() as file:
+            found = json.load(file) if os.fstat(file.fileno()).st_uid == os.geteuid() else None
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def note_exhausted(uid: str, at: dict[str, Any], start: int) -> None:
@@ -187,12 +200,8 @@ def forget_exhausted(uid: str, place: Path) -> None:
 
 def noted_exhausted(uid: str, place: Path, start: int) -> dict[str, Any] | None:
     """Where a source had nothing more to read in a start; None: it has not noted it."""
-    try:
-        with (place / note(uid, "end")).open() as file:
-            found = json.load(file) if os.fstat(file.fileno()).st_uid == os.geteuid() else None
-    except (OSError, ValueError):
-        return None
-    return found.get("at") if isinstance(found, dict) and found.get("start") == start else None
+    found = read_note(place, uid, "end")
+    return found.get("at") if found is not None and found.get("start") == start else None
 
 
 def _require_mine(found: os.stat_result, place: Path) -> None:

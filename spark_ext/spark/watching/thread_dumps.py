@@ -46,6 +46,10 @@ class ThreadDumps:
             for executor, threads in self._all(executors).items()
         }
 
+    def deadlocked(self) -> tuple[str, ...]:
+        """Names of the threads of the driver's JVM that wait for each other for good."""
+        return self._spark.deadlocked()
+
     def texts(self, executors: Iterable[str]) -> dict[str, str | None]:
         """The same as text, with the state of each thread, and the locks that it holds and waits for."""
         return {

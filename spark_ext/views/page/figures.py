@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from spark_ext.views.page.epochs import UNKNOWN, Epochs, Ints
+from spark_ext.views.snapshot import ExchangeSnapshot
 
 RATE_MS: Final = 60_000  # over which time the rows per second of a running query are measured, ms
 
@@ -121,6 +122,18 @@ def query_lag(said: Mapping[str, Any], rows: int | None, planned: int | None, *,
     if rows is not None and planned is not None and (at is None or planned > at):
         total, at = rows, planned
     return QueryLag(total, at, sources, watermark, newest)
+
+
+def exchange_of(said: Mapping[str, Any]) -> ExchangeSnapshot | None:
+    """The exchange that a query writes, by its part of the newest heartbeat; malformed values are ignored."""
+    found = said.get("exchange")
+    if not isinstance(found, list) or len(found) != 4:
+        return None
+    name, *sizes = found
+    rows, size, stored = map(_whole, sizes)
+    if rows is None or size is None or stored is None:
+        return None
+    return ExchangeSnapshot(name=str(name), rows=rows, bytes=size, stored_bytes=stored)
 
 
 def _sources(lags: Any) -> tuple[tuple[str, int, int], ...]:

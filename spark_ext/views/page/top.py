@@ -19,8 +19,8 @@ def top_rows(page: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row per query, those that need attention first.
 
     `rows_per_s` (null: not running), `parts_ms` (see `model.epoch_parts`; empty: unknown), `lag_rows` (null: unknown),
-    `lag_age_s` (since when; null: unknown, or it has ended), `age_s` (since its newest epoch was committed), `incident`
-    (the id of an open one, or "").
+    `lag_age_s` (since when; null: unknown, or it has ended), `age_s` (since its newest epoch was committed), `exchange`
+    (how full the one is that it writes; null: none, or unknown), `incident` (the id of an open one, or "").
     """
     open_ = open_incidents(page)
     found = []
@@ -37,6 +37,7 @@ def top_rows(page: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "lag_rows": query["lag"]["rows"],
                 "lag_age_s": None if query["state"] in ENDED else _age(page["at"], query["lag"]["at"]),
                 "age_s": _age(page["at"], query["committed_at"]),
+                "exchange": query["exchange"],
                 "incident": open_.get(query["uid"], ""),
                 "reason": query["reason"].partition("\n")[0],
             }

@@ -21,7 +21,7 @@ def test_the_longest_part_with_its_share(parts: dict[str, int], said: str) -> No
 
 
 def query(uid: str, **parts: int) -> dict[str, Any]:
-    none = dict.fromkeys(("rate", "last_epoch", "last_ms", "committed_at"))
+    none = dict.fromkeys(("rate", "last_epoch", "last_ms", "committed_at", "exchange"))
     lag: dict[str, Any] = {"rows": None, "at": None, "sources": []}
     return {"uid": uid, "state": "RUNNING", "epochs": 1, "reason": "", "parts": parts, "lag": lag, **none}
 
@@ -44,3 +44,9 @@ def test_the_lag_is_shown_with_its_age_where_any_is_known() -> None:
     late = {**query("b"), "lag": {"rows": 1_200, "at": 60_000, "sources": []}}
     assert "1,200, 40 s ago" in shown(query("a"), late)
     assert "ago" not in shown({**late, "state": "FAILED"}).partition("1,200")[2]
+
+
+def test_how_full_an_exchange_is_stands_beside_its_writer() -> None:
+    assert "exchange" not in shown(query("a"))
+    full = {**query("b"), "exchange": {"name": "x", "rows": 103, "bytes": 1_858, "stored_bytes": 3 << 20}}
+    assert "x: 103 rows, 1.8 KiB; 3.0 MiB on disk" in shown(query("a"), full)
