@@ -219,3 +219,17 @@ def rows_before(at: At, state: LogState, front: Front) -> int:
             beyond = number + 1
         number, read = beyond, 0
     return state.total
+
+
+def rows_after(at: At, state: LogState, front: Front) -> tuple[int, ...]:
+    """Visible rows behind a position, by partition; a KeyError if an entry of them is missing."""
+    left, number = [-row for row in front.rows], front.entry
+    while number <= state.last:
+        beyond = state.passes_over(number)
+        if beyond is None:
+            entry = at(number)
+            if entry is None:
+                raise KeyError(number)
+            left = [before + rows for before, rows in zip(left, entry.rows or (0,) * len(left), strict=True)]
+        number = beyond or number + 1
+    return tuple(left)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.jobs.active_run import ActiveRun
+from spark_ext.jobs.channel_state import channel_state
 from spark_ext.jobs.checkpointing.savepoint_requests import check_folder
 from spark_ext.jobs.composition import Composition, checked_job
 from spark_ext.jobs.restoring.as_of import AsOf, as_of
@@ -592,7 +593,7 @@ class Job:
     @property
     def ledger(self) -> LedgerFrames:
         """The job's tables as DataFrames: `job.ledger.finished()`, `.epochs()`, `.checkpoints()`, `.incidents()`."""
-        return LedgerFrames(self._ledger, self._spark)
+        return LedgerFrames(self._ledger, self._spark, channel_state)
 
     def widget(self) -> JobWidget:
         """A widget for a notebook: state, rows, epochs, lag, channels and the last incident, refreshed each second.

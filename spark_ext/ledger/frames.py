@@ -8,6 +8,9 @@ from spark_ext.ledger import schema
 from spark_ext.ledger.columns import arrow_schema
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_ext.ledger.ledger import Ledger
@@ -19,9 +22,20 @@ class LedgerFrames:
     Times are shown in the session's time zone; JSON columns are strings, for `from_json` or `get_json_object`.
     """
 
-    def __init__(self, ledger: Ledger, spark: SparkSession) -> None:
+    def __init__(self, ledger: Ledger, spark: SparkSession, channel_state: Callable[[Ledger], pa.Table]) -> None:
         self._ledger = ledger
         self._spark = spark
+        self._channel_state = channel_state
+
+    def channel_state(self) -> DataFrame:
+        """Where each channel of each source stands, and what is in flight to it, as of the newest committed epochs.
+
+        `query`, `source`, `channel`; `state` (`RUNNING` or `FINISHED`); `position` (JSON in the source's own form);
+        `epoch` and `lineage` in which it stands there; of a source that reads an exchange `exchange` and
+        `rows_in_flight`, the rows of that partition which are written and which it has not committed. Both are null
+        elsewhere, position and epoch before the first epoch.
+        """
+        return self._spark.createDataFrame(self._channel_state(self._ledger))
 
     def jobs(self) -> DataFrame:
         """Starts, ends and resets of the job, and its queries that were renamed or removed."""

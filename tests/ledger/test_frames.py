@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from spark_ext.jobs.channel_state import channel_state
 from spark_ext.ledger import Ledger, LedgerFrames, LedgerWriter, MaintenanceSettings, maintain, start_incarnation
 from spark_ext.ledger.columns import columns
 from spark_ext.ledger.incarnation import forget
@@ -29,11 +30,11 @@ def shape(schema: StructType) -> list[tuple[str, str]]:
 
 def test_spark_reads_every_table_with_the_right_types(spark: SparkSession, tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path / "state"))
-    frames = LedgerFrames(ledger, spark)
+    frames = LedgerFrames(ledger, spark, channel_state)
     expected = {it.table: [(column.name, TYPES[str(column.arrow)]) for column in columns(it)] for it in ROWS}
     empty: dict[str, DataFrame] = {name: getattr(frames, name)() for name in expected}
     assert {name: shape(frame.schema) for name, frame in empty.items()} == expected
-    assert counted(empty) == {}
+    assert counted(empty) == {} and frames.channel_state().count() == 0
     incarnation = start_incarnation(ledger, "j")
     LedgerWriter(ledger, incarnation).append(of_each_table())
     forget(ledger.uri, incarnation.number)
@@ -51,7 +52,7 @@ def test_spark_reads_what_maintenance_left(spark: SparkSession, tmp_path: Path) 
     incarnation = start_incarnation(ledger, "j")
     writer = LedgerWriter(ledger, incarnation)
     forget(ledger.uri, incarnation.number)
-    frames: LedgerFrames = LedgerFrames(ledger, spark)
+    frames: LedgerFrames = LedgerFrames(ledger, spark, channel_state)
     count = CHECKPOINT_EVERY + 10
     for number in range(count):
         writer.append(epoch(number, at=START))
