@@ -72,6 +72,7 @@ chaos: .venv/.test java .venv/.prepared
 	@$(BIN)/python -m tests.chaos $(or $(ARGS),--sink all --kills 40)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos --job history)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos --job follow)
+	@$(if $(ARGS),,$(BIN)/python -m tests.chaos --job beside --kills 40 --targets driver,jvm,all)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos --job diamond --targets driver,worker,jvm)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos.checkpoints)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos.savepoints)

@@ -37,6 +37,9 @@ Guaranteed:
 - Positions that you return are stored before the epoch runs. A replayed epoch is read with the same positions.
 - A channel that has finished is never read again, in no later run of the job.
 - `on_epoch_committed` is called only after the epoch's rows are safe, and in a job also for the last epoch.
+- A source that ends while others of its query run on has an end of its own: `end_of_input`, the finished flag in the
+  ledger, `on_epoch_committed` of its last epoch, and `close`, in this order. From then on nothing is called any more,
+  in no later run: its planner discovers and plans nothing. A restore to an earlier epoch opens it again.
 
 **Not** guaranteed:
 
@@ -46,7 +49,12 @@ Guaranteed:
   speculative task) and, after a crash, long after `advance` was called. It must give the same rows each time. A source
   whose input cannot be read twice does not fit this contract.
 - That a call comes once: `on_epoch_committed` and the life-cycle hooks come at least once, and may be repeated after
-  a crash. `on_epoch_committed` may skip epochs; its positions cover those that it skipped.
+  a crash: `end_of_input` until the flag is stored, the last acknowledgement and `close` after that.
+  `on_epoch_committed` may skip epochs; its positions cover those that it skipped.
+- That `open` comes before the hooks of the end: a start that finds a source at its end opens nothing, and takes the
+  steps that a crash has left.
+- That the rows of a source have left the query's state when it is closed: those under a watermark of its own have.
+  Those under one that it shares with a source that runs on are safe, and may be in a window that is still open.
 - That one instance sees all calls: the life-cycle hooks, and `on_epoch_committed` of the last epoch, are called on
   instances of their own in the driver process, built from the options alone.
 - Order between channels. Rows of one channel reach the query in order as long as one task reads them; `split` gives
@@ -143,7 +151,7 @@ class Committed:
     finished: tuple[str, ...]
     """Channels that finished in this epoch; some that finished in earlier ones may be named again."""
     final: bool
-    """Whether it is the source's last epoch. Set by the job's final checkpoint, in the driver process."""
+    """Whether it is the source's last epoch. Set by the job, in the driver process."""
 
     @classmethod
     def of(cls, offset: SourceOffset, *, final: bool) -> Committed:
@@ -176,7 +184,11 @@ class ChannelSource(Connector):
     """The options as they were given, secrets among them: never show or store them."""
 
     requires_finalization: ClassVar[bool] = False
-    """Whether the final checkpoint has to wait for `is_finalized`."""
+    """Whether the final checkpoint has to wait for `is_finalized`.
+
+    If other sources of the query run on, only this one's flag, last acknowledgement and `close` wait; the query does
+    not, and makes no further epochs for it. After `finalization_timeout` that is an incident; it is asked on.
+    """
 
     declared: StructType | None = None
     """The rows' schema: what the user gave to `.schema(...)`, else `schema()`. Set before planning and reading."""
@@ -354,14 +366,21 @@ class ChannelSource(Connector):
         """An aligned checkpoint of the job was given up; the next one does not depend on it. Called as above."""
 
     def is_finalized(self) -> bool:
-        """Whether nothing is left to be done outside; asked at the end of input if `requires_finalization`."""
+        """Whether nothing is left to be done outside; asked after `end_of_input` if `requires_finalization`."""
         return True
 
     def open(self) -> None:
-        """The job is about to start this source's query. Not called for a source that has finished."""
+        """The job is about to start this source's query. Not called for a source that has ended."""
 
     def end_of_input(self) -> None:
-        """The last data epoch of this source is committed. Not called on stop, cancel or failure."""
+        """The last data epoch of this source is committed. Not called on stop, cancel or failure.
+
+        Under a watermark of its own, what the watermark holds of it has been emitted as well. A query that ends with
+        this source calls it once all its state is empty.
+        """
 
     def close(self) -> None:
-        """The final checkpoint is complete and the query has stopped."""
+        """The flag of the source is stored, and its last epoch acknowledged: nothing is called any more.
+
+        If the query ends with this source, it has stopped.
+        """

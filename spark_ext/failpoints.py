@@ -54,8 +54,14 @@ class FailPoint(str, Enum):
     BAD_ROWS_COMMITTED = "bad_rows.committed"
     BAD_ROWS_DELETED = "bad_rows.deleted"
 
-    # The end of input and the final checkpoint.
+    # The end of input, of a source beside others too, and the final checkpoint.
     END_OF_INPUT_PLANNED = "end_of_input.planned"
+    SOURCE_BEFORE_END_OF_INPUT = "source.before_end_of_input"
+    SOURCE_BEFORE_FLAGGED = "source.before_flagged"
+    SOURCE_BEFORE_ACKNOWLEDGED = "source.before_acknowledged"
+    SOURCE_BEFORE_CLOSE = "source.before_close"
+    SOURCE_BEFORE_CLOSED = "source.before_closed"
+    SOURCE_CLOSED = "source.closed"
     HYBRID_BEFORE_SWITCH = "hybrid.before_switch"
     FINAL_BEFORE_END_OF_INPUT = "final.before_end_of_input"
     FINAL_BEFORE_COMPLETED = "final.before_completed"

@@ -250,7 +250,7 @@ class Planner:
         return 0 if given is None else interval_ms(configuration, given.query, given.interval_ms)
 
     def _open(self, start: SourceOffset) -> None:
-        if self._opened:
+        if self._opened or start.ended:
             return
         finished = set(self._view.finished_channels(start.confirmed))
         finished.update(finish.channel for finish in start.finished)
@@ -260,9 +260,8 @@ class Planner:
         self._source.resume(known, frozenset(finished))
         self._seen = finished | start.running.keys()
         self._opened = True
-        if not start.ended:
-            # The stage of the run was unknown until the offset was seen.
-            self._discover(begins=start.stage)
+        # The stage of the run was unknown until the offset was seen.
+        self._discover(begins=start.stage)
 
     def _latest(self, channels: Iterable[Channel]) -> dict[str, Position]:
         """The end of what the channels hold now; None of one that is read to its end."""

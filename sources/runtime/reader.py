@@ -110,6 +110,12 @@ class ChannelReader(StreamReader):
         self._live.planned(end)
         self._live.start()
 
+    @cached_property
+    def _closed(self) -> bool:
+        """Whether the source had finished before this start of its query, and its job has closed it."""
+        registration = registry.lookup(self.uid)
+        return registration is not None and registration.closed
+
     def _planning(self, offset: SourceOffset | None = None) -> Planner:
         if self._planner is None:
             registration = registry.lookup(self.uid)
@@ -151,8 +157,9 @@ class ChannelReader(StreamReader):
     @guarded()
     def prepareForTriggerAvailableNow(self) -> None:
         """Plan only what is available now."""
-        with self._turn():
-            self._planning().prepare_available_now()
+        if not self._closed:
+            with self._turn():
+                self._planning().prepare_available_now()
 
     @guarded()
     def next_offset(self, start: dict[str, Any]) -> dict[str, Any]:
@@ -160,6 +167,8 @@ class ChannelReader(StreamReader):
         if self._asked is None or self._asked[0] != start:
             self._asked = start, SourceOffset.from_json(start, self.uid)
         offset = self._asked[1]
+        if offset.ended and self._closed:
+            return start  # without a look at anything, each 10 ms; other sources of the query notice a newer start
         self._idle.asked()
         with self._turn(), current.planning():
             planner = self._planning(offset)
@@ -192,12 +201,16 @@ class ChannelReader(StreamReader):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """What is reported in Spark's progress events: how many channels wait to be started, and the lag in rows."""
+        if self._closed:
+            return {"uid": self.uid, "waiting": 0, "lag": 0, "at": round(time.time(), 3)}
         return self._latest
 
     @guarded()
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of an epoch, which may have been planned by an earlier run."""
         begin, finish = SourceOffset.from_json(start, self.uid), SourceOffset.from_json(end, self.uid)
+        if begin.ended and self._closed:
+            return []
         planner = self._planning(finish)
         await_claim(planner.registration)  # an older driver may have planned it while the query was being started
         with self._turn(), current.planning():
@@ -270,11 +283,19 @@ class ChannelReader(StreamReader):
 
     @guarded()
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark reports that an epoch is safe; it never does so for the last one of a run."""
+        """Spark reports that an epoch is safe; it never does so for the last one of a run.
+
+        In a job, the driver acknowledges the epoch with which a source has ended, before it closes the source.
+        """
         self._idle.epoch()
         offset = SourceOffset.from_json(end, self.uid)
+        if offset.ended and self._closed:
+            return
         with self._turn(), current.planning():
-            self._planning(offset).enter(offset)
+            planner = self._planning(offset)
+            if offset.ended and planner.registration is not None:
+                return
+            planner.enter(offset)
             self._source.on_epoch_committed(Committed.of(offset, final=False))
 
     def stop(self) -> None:

@@ -1,6 +1,7 @@
 """The final checkpoint before close: a few steps, each recorded, so that after a crash the remaining ones are taken.
 
-When all input of a query is committed and its state is empty:
+When all input of a query is committed and its state is empty (a source that has finished before, and was closed while
+the query ran on, takes no part; see `queries/source_ends.py`):
 
 1. the operators' `end_of_input` is called;
 2. operators that require finalization are waited for, and given further epochs while they need them;
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING
 from spark_ext.control.job_events import request
 from spark_ext.errors import FinalizationTimeout
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.ledger.kinds import FinishedKind
 from spark_ext.ledger.schema import CheckpointRow, FinishedRow, Row
 from spark_ext.model import lifecycle, query_offsets
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
@@ -54,13 +56,11 @@ class FinalCheckpoint:
         checkpoint_id: int,
         *,
         passed: Collection[str] = (),
-        flagged: Collection[tuple[str, str]] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._query, self._spec, self._lineage = query, query.spec, query.lineage
         self._operators, self._context, self._id = operators, context, checkpoint_id
         self._left = list(lifecycle.steps_left(passed))
-        self._flagged = frozenset(flagged)
         self._end_announced = bool(passed)
         self._requests = 0
         self._writing: FinalStep | None = None
@@ -113,8 +113,8 @@ class FinalCheckpoint:
         )
 
     def _missing_flags(self, position: QueryPosition) -> list[FinishedRow]:
-        flags = self._query.final_flags(position)
-        return [flag for flag in flags if (flag.kind, flag.source) not in self._flagged]
+        flags, there = self._query.final_flags(position), self._query.finished_sources.flags
+        return [flag for flag in flags if (flag.kind, flag.source) not in there]
 
     def _row(
         self, step: FinalStep, position: QueryPosition, metadata: CheckpointMetadata | None = None
@@ -166,9 +166,18 @@ class FinalCheckpoint:
             return Advance.WAIT
         if not under_way:
             wanted = query_offsets.final_epochs(offsets) + 1
-            request(self._context.control, f"source:{self._spec.sources[0].uid}", "final_epoch", wanted)
+            request(self._context.control, f"source:{self._asked}", "final_epoch", wanted)
             self._requests = wanted
         return Advance.EPOCH
+
+    @property
+    def _asked(self) -> str:
+        """The source that makes further epochs: one that has not finished before the query, and still looks for events.
+
+        The source that has finished last is not flagged before the query's final checkpoint.
+        """
+        flagged = self._query.finished_sources.of(FinishedKind.SOURCE)
+        return next(source.uid for source in self._spec.sources if source.uid not in flagged)
 
     def _close(self) -> None:
         for problem in self._operators.close():

@@ -69,6 +69,7 @@ class FinishedKind(Kind):
     CHANNEL = "channel"
     SOURCE = "source"
     QUERY = "query"
+    CLOSED = "closed"  # a source whose query runs on: it was acknowledged and closed
 
 
 class ControlStatus(Kind):

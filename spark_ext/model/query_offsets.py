@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from spark_ext.model.end_of_input import EndOffset
 from spark_ext.model.offsets import Finished, LoggedOffsets, OffsetKind, SourceOffset, kind_of
@@ -22,6 +22,21 @@ def input_ended(logged: LoggedOffsets, sources: Iterable[str]) -> bool:
     """Whether all of a query's sources have ended in this epoch."""
     offsets = source_offsets(logged)
     return all(uid in offsets and offsets[uid].ended for uid in sources)
+
+
+def finished_beside(
+    logged: LoggedOffsets, sources: Collection[str], watched: Mapping[str, Collection[str]], *, natives: bool
+) -> frozenset[str]:
+    """The sources that have finished by an epoch while others of the query run on.
+
+    `watched` has the sources under each marker. A marker is waited for once all of them have ended; until then it says
+    nothing about those that have. When all sources have ended, what is left is the end of the query.
+    """
+    ended = {raw["uid"] for raw in logged.sources if kind_of(raw) is OffsetKind.CHANNELS and raw.get("ended")}
+    if not ended or (ended.issuperset(sources) and not natives):
+        return frozenset()
+    due = [end for end, under in watched.items() if ended.issuperset(under)]
+    return frozenset(ended.difference(*(watched[end] for end in due if not flushed(logged, [end]))))
 
 
 def final_epochs(logged: LoggedOffsets) -> int:

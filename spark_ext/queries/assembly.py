@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from spark_ext.queries.bad_rows import BadRowsWatch
@@ -12,8 +12,10 @@ from spark_ext.queries.describe_failure import QueryFailures
 from spark_ext.queries.history import EpochHistory, Figures
 from spark_ext.queries.launcher import Launcher
 from spark_ext.queries.observer import EpochObserver
+from spark_ext.queries.records import FinishedSources
 from spark_ext.queries.restarts import Outage, Restarts
 from spark_ext.queries.run import QueryRun
+from spark_ext.queries.source_ends import SourceEnds
 from spark_ext.queries.spark_query import SparkQuery
 from spark_ext.queries.watched import LifeCycle, WatchedQuery
 from spark_ext.queries.worker import Worker
@@ -31,6 +33,7 @@ def query_run(
     context: JobContext,
     lineage: int,
     flagged: Mapping[str, int],
+    flags: Iterable[tuple[str, str]],
     *,
     elsewhere: bool = False,
     in_spark: InSpark = SparkQuery,
@@ -39,8 +42,9 @@ def query_run(
 ) -> QueryRun:
     """Assemble the supervision of a query.
 
-    Flags and sink identities of other lineages are not its own. `elsewhere`: its sink writes to another target from
-    this start on, on request. `clock`: s, never goes back; the same as that of `tick`.
+    Flags and sink identities of other lineages are not its own. `flagged` are those of channels, `flags` has kind and
+    source of all others. `elsewhere`: its sink writes to another target from this start on, on request. `clock`: s,
+    never goes back; the same as that of `tick`.
     """
     settings, operator, checkpoint = context.settings, context.operator(spec.uid), context.checkpoint_of(spec.uid)
     figures = Figures()
@@ -54,6 +58,7 @@ def query_run(
     life = LifeCycle(operator, watched)
     restarts = Restarts(settings.restarts, ends_now=spec.available_now or context.until is not None)
     catching_up = CatchingUp(spec.uid, context)
+    finished = FinishedSources(flags)
     worker = workers(f"spark-ext-query-{spec.uid}", context.wake.set)
     launcher = Launcher(
         spec,
@@ -62,6 +67,7 @@ def query_run(
         observer=observer,
         restarts=restarts,
         catching_up=catching_up,
+        finished=finished,
         worker=worker,
         in_spark=in_spark,
         clock=clock,
@@ -79,6 +85,8 @@ def query_run(
         catching_up=catching_up,
         launcher=launcher,
         bad_rows=BadRowsWatch(spec, context, lineage, history=history, worker=worker, clock=clock),
+        finished_sources=finished,
+        source_ends=SourceEnds(operator, context, observer, finished, clock),
         worker=worker,
         clock=clock,
     )

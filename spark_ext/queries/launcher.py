@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from spark_ext.control import stamps
 from spark_ext.errors import SparkExtError, StateError
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.ledger.kinds import FinishedKind
 from spark_ext.model.execution import REQUESTED
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.builder import record_plan
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from spark_ext.queries.catching_up import CatchingUp
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.observer import EpochObserver
+    from spark_ext.queries.records import FinishedSources
     from spark_ext.queries.restarts import Restarts
     from spark_ext.queries.spec import QuerySpec
     from spark_ext.queries.watched import LifeCycle
@@ -139,6 +141,7 @@ class Launcher:
         observer: EpochObserver,
         restarts: Restarts,
         catching_up: CatchingUp,
+        finished: FinishedSources,
         worker: Worker,
         in_spark: InSpark,
         clock: Callable[[], float],
@@ -146,7 +149,7 @@ class Launcher:
     ) -> None:
         self.spec = spec
         self.checkpoint = context.checkpoint_of(spec.uid)
-        self.operators = OperatorHooks(spec, context, observer.lineage, self.checkpoint, elsewhere=elsewhere)
+        self.operators = OperatorHooks(spec, context, observer.lineage, self.checkpoint, finished, elsewhere=elsewhere)
         self.passed = max(context.passed, spec.built.sequence if spec.built is not None else 0)  # it needs no restart
         self.since = -1  # the first epoch with its present plan and configuration; -1: it has not been started
         self.live = False  # whether Spark runs it, as the last poll has found
@@ -157,6 +160,7 @@ class Launcher:
         self._observer = observer
         self._restarts = restarts
         self._catching_up = catching_up
+        self._finished = finished
         self._worker = worker
         self._in_spark = in_spark
         self._clock = clock
@@ -174,8 +178,11 @@ class Launcher:
         )
 
     def _entries(self, claims_after: int | None = None) -> list[Registration]:
-        lineage = self._observer.lineage
-        return registrations(self.spec, self._context, self.checkpoint, lineage, self.passed, claims_after)
+        observer = self._observer
+        closed = observer.position.finished & self._finished.of(FinishedKind.CLOSED)
+        return registrations(
+            self.spec, self._context, self.checkpoint, observer.lineage, self.passed, closed, claims_after
+        )
 
     @property
     def unsettled(self) -> bool:
@@ -296,10 +303,9 @@ class Launcher:
         planned = self._observer.newest_planned()
         unsettled = self._is_unsettled(planned)
         committed = self._observer.position.epoch
-        if self._claims_late and planned is not None and not unsettled:
-            self.registrations.renew(self._entries(planned.epoch))
-        elif self._claims_late:
+        if self._claims_late and (planned is None or unsettled):
             self._claim_now()  # Spark repeats the epoch
+        self.registrations.renew(self._entries(planned.epoch if planned is not None and self._claims_late else None))
         self.registrations.publish()
         if self.since < 0:
             stamps.forget(self.checkpoint, self._context.incarnation.start)
@@ -475,7 +481,8 @@ class Launcher:
         if wanted.spec is not self.spec:
             self.spec = wanted.spec
             self._observer.adopt(wanted.spec)
-            self.operators = OperatorHooks(wanted.spec, self._context, self._observer.lineage, self.checkpoint)
+            lineage, checkpoint = self._observer.lineage, self.checkpoint
+            self.operators = OperatorHooks(wanted.spec, self._context, lineage, checkpoint, self._finished)
             self.query = self._made()
             self._before_first = wanted.prepare
         self.passed = max(self.passed, wanted.sequence)

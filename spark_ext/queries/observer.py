@@ -13,7 +13,7 @@ from spark_ext.ledger.schema import EpochRow, FinishedRow
 from spark_ext.model import query_offsets
 from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.model.restarts import AvailableNowRun
-from spark_ext.queries.records import channel_flags, final_flags
+from spark_ext.queries.records import channel_flags, final_flags, source_flag
 from spark_ext.spark.logs import checkpoint_directory
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class QueryPosition:
     epoch: int = -1  # the newest committed epoch; -1: none
     offsets: LoggedOffsets | None = None  # its offsets
     input_done: bool = False  # whether that epoch has all input, and the state is empty
+    finished: frozenset[str] = frozenset()  # sources that have finished by that epoch while others run on
 
     @property
     def ended_sources(self) -> frozenset[str]:
@@ -60,6 +61,7 @@ class EpochObserver:
     ) -> None:
         self.lineage = lineage
         self.history = history
+        self.ended_before: frozenset[str] = frozenset()  # sources that had ended before this start of the job
         self._spec = spec
         self._log = log
         self._incarnation = incarnation
@@ -87,6 +89,7 @@ class EpochObserver:
         """Read what earlier runs have left: the facts from which this one continues."""
         left = checkpoint_directory.look(self._log, known, operator, self._spec.uid)
         self._move(QueryPosition(left.query_id, left.committed, left.offsets))
+        self.ended_before = self.position.ended_sources
         self._remember(left.committed, left.offsets)
         self.history.begin_after(left.committed)
         # What an earlier run had committed and not written down when it ended: history has no gaps. Spark may have
@@ -170,7 +173,24 @@ class EpochObserver:
             and query_offsets.input_ended(offsets, (source.uid for source in spec.sources))
             and query_offsets.flushed(offsets, (end.uid for end in spec.ends))
         )
-        self.position = replace(position, input_done=done)
+        finished = frozenset[str]() if offsets is None else self._finished(offsets)
+        self.position = replace(position, input_done=done, finished=finished)
+
+    def _finished(self, offsets: LoggedOffsets) -> frozenset[str]:
+        spec, uids = self._spec, [source.uid for source in self._spec.sources]
+        return query_offsets.finished_beside(offsets, uids, spec.watched, natives=bool(spec.natives))
+
+    def source_flag(self, kind: str, uid: str, position: QueryPosition) -> FinishedRow:
+        """The flag of a source that has finished by a position, with the epoch from which on that is so.
+
+        For the query's worker. If Spark has removed that epoch, it is the first one that is known.
+        """
+        assert position.offsets is not None
+        epoch = position.epoch
+        while (before := self._log.offsets(epoch - 1)) is not None and uid in self._finished(before):
+            epoch -= 1
+        row = self._row(replace(position, epoch=epoch))
+        return source_flag(kind, uid, position.offsets, row, datetime.now(timezone.utc))
 
     def final_flags(self, position: QueryPosition) -> list[FinishedRow]:
         """The flags that follow from the query's final checkpoint, and any of a channel that was not stored yet."""

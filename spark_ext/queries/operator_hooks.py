@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.errors import StateError
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.ledger.kinds import FinishedKind
 from spark_ext.masking import guarded
 from spark_ext.model import query_offsets
 from spark_ext.model.commits import Claim, Epoch
@@ -25,6 +26,7 @@ from spark_ext.storage import local_path
 
 if TYPE_CHECKING:
     from spark_ext.queries.context import JobContext
+    from spark_ext.queries.records import FinishedSources
     from spark_ext.queries.spec import QuerySpec
     from spark_ext.sinks.contract import TwoPhaseCommitSink
     from spark_ext.sources.contract import ChannelSource
@@ -33,29 +35,45 @@ if TYPE_CHECKING:
 class OperatorHooks:
     """Calls the hooks of one query's sources and sink. All come at least once: after a crash they may come again.
 
-    `elsewhere`: its sink writes to another target from this start on, on request.
+    A source that has finished while the query runs on is left out of those that come with the query's end; once it was
+    closed, of all. `elsewhere`: its sink writes to another target from this start on, on request.
     """
 
     def __init__(
-        self, spec: QuerySpec, context: JobContext, lineage: int, checkpoint: str, *, elsewhere: bool = False
+        self,
+        spec: QuerySpec,
+        context: JobContext,
+        lineage: int,
+        checkpoint: str,
+        finished: FinishedSources,
+        *,
+        elsewhere: bool = False,
     ) -> None:
         self._spec = spec
         self._context = context
         self._lineage = lineage
         self._checkpoint = checkpoint
+        self._finished = finished
         self._elsewhere = elsewhere
 
-    def _sources(self) -> Iterator[tuple[str, ChannelSource]]:
+    def _sources(self, without: FinishedKind) -> Iterator[tuple[str, ChannelSource]]:
+        """The sources, but for those with a flag of a kind."""
+        flagged = self._finished.of(without)
         for source in self._spec.sources:
-            yield source.uid, operators.source(source.format, source.options)
+            if source.uid not in flagged:
+                yield source.uid, operators.source(source.format, source.options)
+
+    def _source(self, uid: str) -> ChannelSource:
+        spec = next(source for source in self._spec.sources if source.uid == uid)
+        return operators.source(spec.format, spec.options)
 
     def _sink(self) -> TwoPhaseCommitSink | None:
         sink = self._spec.sink
         return None if sink is None else operators.sink(sink.format, sink.options)
 
-    def _all(self) -> list[ChannelSource | TwoPhaseCommitSink]:
+    def _all(self, without: FinishedKind = FinishedKind.CLOSED) -> list[ChannelSource | TwoPhaseCommitSink]:
         sink = self._sink()
-        return [*(source for _, source in self._sources()), *((sink,) if sink is not None else ())]
+        return [*(source for _, source in self._sources(without)), *((sink,) if sink is not None else ())]
 
     @staticmethod
     @guarded()
@@ -148,17 +166,37 @@ class OperatorHooks:
     @guarded()
     def end_of_input(self) -> None:
         """All input of the query, and all its state, has been committed."""
-        for operator in self._all():
+        for operator in self._all(without=FinishedKind.SOURCE):
             operator.end_of_input()
+
+    @guarded()
+    def end_of_source(self, uid: str) -> None:
+        """All input of a source has been committed, and the query runs on."""
+        self._source(uid).end_of_input()
+
+    @guarded()
+    def is_finalized(self, uid: str) -> bool:
+        """Whether a source is finalized, if it requires that."""
+        spec = next(source for source in self._spec.sources if source.uid == uid)
+        return not operators.requires_finalization(spec.format) or self._source(uid).is_finalized()
+
+    @guarded()
+    def acknowledge_last(self, uid: str, offsets: LoggedOffsets) -> None:
+        """The flag of a source is stored: acknowledge its last epoch."""
+        offset = query_offsets.source_offsets(offsets)[uid]
+        self._source(uid).on_epoch_committed(Committed.of(offset, final=True))
+
+    @guarded()
+    def close_source(self, uid: str) -> None:
+        """Nothing is asked of a source any more."""
+        self._source(uid).close()
 
     @guarded()
     def not_finalized(self, query_id: str, epoch: int) -> str | None:
         """The first operator that is not finalized yet, for a message; None when all are."""
+        flagged = self._finished.of(FinishedKind.SOURCE)
         for source in self._spec.sources:
-            if (
-                operators.requires_finalization(source.format)
-                and not operators.source(source.format, source.options).is_finalized()
-            ):
+            if source.uid not in flagged and not self.is_finalized(source.uid):
                 return f"source '{source.uid}'"
         sink = self._spec.sink
         if sink is not None and operators.requires_finalization(sink.format):
@@ -171,7 +209,7 @@ class OperatorHooks:
     def final_checkpoint(self, offsets: LoggedOffsets, query_id: str, epoch: int) -> None:
         """The final checkpoint is recorded: acknowledge the last epoch to the sources, and the end to the sink."""
         by_source = query_offsets.source_offsets(offsets)
-        for uid, source in self._sources():
+        for uid, source in self._sources(without=FinishedKind.CLOSED):
             source.on_epoch_committed(Committed.of(by_source[uid], final=True))
         sink, spec = self._sink(), self._spec.sink
         if sink is not None and spec is not None:
@@ -181,7 +219,7 @@ class OperatorHooks:
     def acknowledge(self, offsets: LoggedOffsets) -> None:
         """A run has ended behind an epoch that is not the last: acknowledge it to the sources, as Spark does not."""
         by_source = query_offsets.source_offsets(offsets)
-        for uid, source in self._sources():
+        for uid, source in self._sources(without=FinishedKind.CLOSED):
             if uid in by_source:
                 source.on_epoch_committed(Committed.of(by_source[uid], final=False))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from spark_ext.ledger.kinds import FinishedKind
 from spark_ext.ledger.schema import FinishedRow
 from spark_ext.model import query_offsets
-from spark_ext.model.checkpoint_metadata import Finish, QueryMetadata, SinkMetadata, SourceMetadata, finish_of
+from spark_ext.model.checkpoint_metadata import QueryMetadata, SinkMetadata, SourceMetadata, finish_of
 from spark_ext.model.offsets import Finished, LoggedOffsets
 from spark_ext.queries.spec import QuerySpec
 from spark_ext.spark.session.registry import Registration
@@ -34,8 +35,31 @@ def channel_flags(
 def final_flags(logged: LoggedOffsets | None, row: Mapping[str, Any], at: datetime) -> list[FinishedRow]:
     """Flags of the sources and of the query, which follow from its final checkpoint."""
     offsets = {} if logged is None else query_offsets.source_offsets(logged)
-    sources = [_flag("source", row, at, source=uid, drained=offset.drained) for uid, offset in offsets.items()]
+    sources = [] if logged is None else [source_flag("source", uid, logged, row, at) for uid in offsets]
     return [*sources, _flag("query", row, at, drained=any(offset.drained for offset in offsets.values()))]
+
+
+def source_flag(kind: str, uid: str, logged: LoggedOffsets, row: Mapping[str, Any], at: datetime) -> FinishedRow:
+    """A flag of a source: it has finished, or was closed."""
+    return _flag(kind, row, at, source=uid, drained=query_offsets.source_offsets(logged)[uid].drained)
+
+
+class FinishedSources:
+    """What the ledger has of a query's end and of the ends of its sources: flags of other kinds than channels'.
+
+    Replaced whole, so that any thread may read it.
+    """
+
+    def __init__(self, flags: Iterable[tuple[str, str]] = ()) -> None:
+        self.flags = frozenset(flags)  # kind, and the source's uid
+
+    def add(self, kind: str, uid: str) -> None:
+        """A flag is in the ledger."""
+        self.flags |= {(kind, uid)}
+
+    def of(self, kind: FinishedKind) -> frozenset[str]:
+        """The sources with a flag of a kind."""
+        return frozenset(uid for given, uid in self.flags if given == kind.value)
 
 
 def _flag(
@@ -66,9 +90,12 @@ def query_metadata(
     logged: LoggedOffsets | None,
     *,
     finished: bool,
-    restored: bool,
+    restored: Collection[str],
 ) -> QueryMetadata:
-    """A query's part of a checkpoint. The epoch is that of the cut; None: before the first one."""
+    """A query's part of a checkpoint. The epoch is that of the cut; None: before the first one.
+
+    `restored` are the sources that had ended before this start.
+    """
     offsets = query_offsets.source_offsets(logged) if logged else {}
     passed = query_offsets.end_offsets(logged) if logged else {}
     sources = {}
@@ -78,7 +105,7 @@ def query_metadata(
             source.format,
             source.public_options(),
             offset,
-            Finish.ON_RESTORE if restored else finish_of(offset),
+            finish_of(offset, started=source.uid not in restored),
             0 if offset is None else offset.sequence,
         )
     sinks = {spec.sink.uid: SinkMetadata(spec.sink.format, spec.sink.public_options())} if spec.sink else {}
@@ -87,11 +114,18 @@ def query_metadata(
 
 
 def registrations(
-    spec: QuerySpec, context: JobContext, checkpoint: str, lineage: int, passed: int, claims_after: int | None = None
+    spec: QuerySpec,
+    context: JobContext,
+    checkpoint: str,
+    lineage: int,
+    passed: int,
+    closed: Collection[str],
+    claims_after: int | None,
 ) -> list[Registration]:
     """What the workers of a query's operators need to know of its job.
 
-    `claims_after` is the newest planned epoch, if its target is still to be claimed.
+    `closed` are the sources for which nothing is left to be done, `claims_after` is the newest planned epoch, if the
+    target is still to be claimed.
     """
     roles = [(source.uid, "source") for source in spec.sources]
     roles += [(end.uid, "end_of_input") for end in spec.ends]
@@ -124,6 +158,7 @@ def registrations(
             lag_ms=context.settings.lag_interval if role == "source" else 0,
             writes=writes if role == "source" else (),
             claims_after=claims_after,
+            closed=role == "source" and uid in closed,
         )
         for uid, role in roles
     ]

@@ -144,12 +144,12 @@ class Restarts:
         self.draining = True
 
 
-def as_error(problem: Exception, operator: str) -> SparkExtError:
+def as_error(problem: Exception, operator: str, step: str = "a step of the final checkpoint") -> SparkExtError:
     """The failure of a step as one of our errors, for the ledger."""
     if isinstance(problem, SparkExtError):
         return problem
     return TransientError(
-        f"a step of the final checkpoint failed: {type(problem).__name__}: {problem}",
+        f"{step} failed: {type(problem).__name__}: {problem}",
         operator=operator,
         kept="all rows are committed; the steps that were recorded are not repeated",
         do="fix the cause and run the job again: it continues with the step that failed",

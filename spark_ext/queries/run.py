@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from spark_ext.queries.launcher import Launcher
     from spark_ext.queries.observer import EpochObserver, QueryPosition
     from spark_ext.queries.operator_hooks import OperatorHooks
+    from spark_ext.queries.records import FinishedSources
     from spark_ext.queries.restarts import Outage, Restarts
+    from spark_ext.queries.source_ends import SourceEnds
     from spark_ext.queries.spec import QuerySpec
     from spark_ext.queries.watched import LifeCycle, WatchedQuery
     from spark_ext.queries.worker import Outcome, Worker
@@ -64,6 +66,8 @@ class QueryRun:
         catching_up: CatchingUp,
         launcher: Launcher,
         bad_rows: BadRowsWatch,
+        finished_sources: FinishedSources,
+        source_ends: SourceEnds,
         worker: Worker,
         clock: Callable[[], float],
     ) -> None:
@@ -74,11 +78,13 @@ class QueryRun:
         self.begun = context.begun.get(uid, context.incarnation.number)  # the start of the job in which the query began
         self.watched = watched  # what it does, finer than its state
         self.bad_rows = bad_rows  # moves bad rows of its sources, once their epochs are committed
+        self.finished_sources = finished_sources  # by their flags in the ledger
         self.figures = observer.history.figures  # what is counted of it in this run
         self.had_finished = False  # whether it had finished before this incarnation: nothing was started
         self._context = context
         self._life = life
         self.observer = observer
+        self._source_ends = source_ends
         self._outage = outage
         self._restarts = restarts
         self._failures = failures
@@ -173,6 +179,12 @@ class QueryRun:
         return self.position.offsets
 
     @property
+    def ended_before(self) -> frozenset[str]:
+        """Its sources that had ended before this start of the job."""
+        every = frozenset(source.uid for source in self.spec.sources)
+        return every if self.had_finished else self.observer.ended_before
+
+    @property
     def input_done(self) -> bool:
         """Whether the newest committed epoch has all input, and the state is empty."""
         return self.position.input_done
@@ -199,7 +211,8 @@ class QueryRun:
         at = position or self.position
         finished = self.state is State.FINISHED or at.input_done if finished is None else finished
         epoch = None if at.epoch < 0 else at.epoch
-        return query_metadata(self.spec, at.query_id, epoch, at.offsets, finished=finished, restored=self.had_finished)
+        before = self.ended_before
+        return query_metadata(self.spec, at.query_id, epoch, at.offsets, finished=finished, restored=before)
 
     # -- start --------------------------------------------------------------------------------------------------------
 
@@ -269,6 +282,7 @@ class QueryRun:
             self._life.become(State.FINISHING)
         else:
             self._poll_end(now)
+            self._poll_source_ends()
             self._poll_catching_up(now)
         self.launcher.poll_boundary(now, self._start_failed)
 
@@ -309,6 +323,36 @@ class QueryRun:
         stall = self.watched.stall
         if stall is not None and self._context.settings.on_stall == "fail" and self.state is State.RUNNING:
             self.fail(stall.error(self.operator))
+
+    # -- the end of a source while others run on ----------------------------------------------------------------------
+
+    def _poll_source_ends(self) -> None:
+        """Command: the steps of the end of a source that has finished, one source at a time."""
+        if self.state is State.FINISHING or self.state.ended or self._restarts.stopping or self._worker.busy:
+            return
+        ends, operators, position = self._source_ends, self.operators, self.position
+        uid = ends.next(position, self.bad_rows.settled)
+        if uid is None:
+            return
+
+        def taken(outcome: Outcome[bool]) -> None:
+            error = outcome.problem()
+            if error is not None and not self.state.ended:
+                self._source_end_failed(uid, error)
+            elif outcome.value:
+                ends.progressed()
+            else:
+                ends.waits(uid)
+
+        self._worker.do(f"the end of source '{uid}'", lambda: ends.finish(uid, operators, position), taken)
+
+    def _source_end_failed(self, uid: str, error: Exception) -> None:
+        """A step has failed: it is tried again, as a failed epoch is, while the query runs."""
+        decision, found = self._source_ends.failed(uid, self._failures.diagnosed(error, self.committed))
+        if decision.action is Action.RESTART:
+            self._failures.record(decision.reason, f"tried again in {decision.delay_ms} ms", found)
+        else:
+            self.fail(found.error, found, decision.reason)
 
     # -- the end of the Spark query -----------------------------------------------------------------------------------
 
@@ -384,9 +428,13 @@ class QueryRun:
         self.launcher.poll_claim(self._claimed)
         if self._catching_up.has_more(now, paused=self.watched.paused):
             self._restart()
-        elif self._catching_up.done and not (self.input_done or self.launcher.between) and self._may_suspend(now):
+        elif self._catching_up.done and self._caught_up(now):
             acknowledge = self._catching_up.acknowledge(self.operators, self.offsets)
             self.take_step("acknowledging what was read", acknowledge, self._suspended)
+
+    def _caught_up(self, now: float) -> bool:
+        left = self.input_done or self.launcher.between or self._source_ends.left(self.position)
+        return not left and self._may_suspend(now)
 
     def _suspended(self, unread: str) -> None:
         reach(FailPoint.SUSPENDED)

@@ -94,6 +94,11 @@ class QuerySpec:
         return frozenset(source.uid for source in self.sources if operators.is_aligned(source.format))
 
     @property
+    def watched(self) -> dict[str, tuple[str, ...]]:
+        """By the uid of each marker, the sources under its watermark."""
+        return {end.uid: tuple(end.options["watches"].split(",")) for end in self.ends}
+
+    @property
     def feeds_exchange(self) -> bool:
         """Whether it writes what other queries of the job read."""
         return self.sink is not None and self.sink.format.lower() == "exchange_2pc"

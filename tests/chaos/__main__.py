@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tests.chaos import follow, history
+from tests.chaos import beside, follow, history
 from tests.chaos.commands import end_on_sigterm, workplace
 from tests.chaos.harness import Report, Say, Target, kills_at_steps, random_kills, undisturbed
 from tests.chaos.outlets import OUTLETS
@@ -33,7 +33,7 @@ def main(
         bool, typer.Option(help=f"flights or compact in clients of Spark Connect: {', '.join(REMOTE_KINDS)}")
     ] = False,
     seed: Annotated[int, typer.Option(help="random seed; determines the order of events")] = 1,
-    job: Annotated[str, typer.Option(help="flights, compact, diamond, history or follow")] = "flights",
+    job: Annotated[str, typer.Option(help="flights, compact, diamond, history, follow or beside")] = "flights",
     sink: Annotated[
         str, typer.Option(help="run a small job into this sink instead; several, comma-separated, or 'all'")
     ] = "",
@@ -59,11 +59,16 @@ def main(
             failed = show(
                 (history if job == "history" else follow).chaos(folder, kills=kills, seed=seed, say=say), console
             )
+        elif job == "beside":
+            chosen = _targets(targets, ("driver", "jvm", "all"))
+            failed = show(beside.chaos(folder, kills=kills, targets=chosen, seed=seed, say=say), console)
         else:
             chosen = _targets(targets, REMOTE_KINDS if remote else KINDS)
             scenarios = {"flights": lambda: flights(data.resolve()), "compact": compact, "diamond": diamond}
             if job not in scenarios:
-                raise typer.BadParameter(f"unknown job '{job}'; choose {', '.join(scenarios)}, history or follow")
+                raise typer.BadParameter(
+                    f"unknown job '{job}'; choose {', '.join(scenarios)}, history, follow or beside"
+                )
             if remote:
                 scenarios = {"flights": lambda: remote_flights(data.resolve()), "compact": compact}
             named = actions(job) if steps and not remote else {}

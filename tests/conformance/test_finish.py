@@ -1,23 +1,29 @@
 """Conformance, "Finish": how a job comes to its end. One test per line, named after it."""
 
 from collections import Counter
-from typing import Any
+from functools import reduce
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
+from pyspark.sql import DataFrame
 
 import spark_ext as sx
 from spark_ext import failpoints
 from spark_ext.errors import JobFailedError
+from spark_ext.jobs.job import Job
 from spark_ext.jobs.result import JobResult
 from spark_ext.ledger.memory import JobMemory
-from spark_ext.ledger.schema import FinishedRow
+from spark_ext.ledger.schema import CheckpointRow, FinishedRow
+from spark_ext.model.checkpoint_metadata import CheckpointMetadata, Finish
 from spark_ext.model.lifecycle import State
 from tests.support.jobs import JobHarness, expected
 from tests.support.versions import needs_delta
 from tests.support.waiting import until
+
+STAGE: Final[dict[str, Any]] = {"format": "datagen", "rows": 40, "channels": 2}
 
 
 @pytest.mark.core
@@ -40,6 +46,62 @@ def test_f1_f4_f7_f10_a_job_runs_to_its_end_and_then_again(lab: JobHarness) -> N
     second = run()
     assert second.finished and second.query("q").finished_before and second.rows == 0
     assert (tuple(lab.events()), lab.history().checkpoints) == (history.events, history.checkpoints)
+
+
+@pytest.mark.core
+@pytest.mark.slow(20, "two runs of a query with six sources")
+def test_r3_f7_f10_a_source_beside_a_live_one(lab: JobHarness) -> None:
+    """Under a watermark of its own, under that of the live one, an exchange, stages, and without any of that."""
+    gate = lab.folder / "gate"
+    ending = ("in", "plain", "with", "x-in", "mix")
+
+    def job() -> Job:
+        made = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="50 ms")
+        x = made.exchange("x", partitions=2)
+        made.add("a", x.write(lab.source("a-in", counts="30")))
+        own = sx.with_watermark(lab.source("in", counts="50,70", gate=gate), "ts", "1 minute")
+        shared = lab.source("with", counts="20").union(lab.source("live", counts="1", live="true", rate=100))
+        stages = {f"{name}.{key}": value for name in ("one", "two") for key, value in STAGE.items()}
+        mix = lab.spark.readStream.format("hybrid").options(uid="mix", stages="one,two", **stages).load()
+        rows = [
+            own.dropDuplicatesWithinWatermark(["channel", "n"]), sx.with_watermark(shared, "ts", "1 minute"),
+            lab.source("plain", counts="10"), x.read("x-in"),
+        ]  # fmt: skip
+        frames = [*(frame.select("channel", "n") for frame in rows), mix.selectExpr("'mix' channel", "id n")]
+        lab.add(made, reduce(DataFrame.union, frames), query="q", out="out")
+        return made
+
+    def flags(kind: str) -> Counter[str]:
+        rows = lab.ledger.table(FinishedRow).rows([("query", "=", "q"), ("kind", "=", kind)])
+        return Counter(row.source for row in rows)
+
+    first = job().start()
+    others = Counter(ending) - Counter(["in"])
+    until(lambda: flags("closed") == others or first.done, "the ends of the other sources")
+    assert lab.events("end_of_input") and not [one for one in lab.events("end_of_input") if one["uid"] == "in"]
+    gate.touch()
+    until(lambda: flags("closed") == Counter(ending) or first.done, "the end of the source that was held")
+    ended = {source.uid: source.finished for source in first.snapshot().query("q").sources}
+    assert flags("source") == Counter(ending) and ended == {**dict.fromkeys(ending, True), "live": False}
+    committed = first.snapshot().query("q").last_epoch or 0
+    until(lambda: (first.snapshot().query("q").last_epoch or 0) > committed + 3 or first.done, "further epochs")
+    assert first.stop().state is State.CANCELED
+    before = [one for one in lab.events() if one["uid"] in ending]
+    own = [one for one in before if one["uid"] == "in" and one["event"] != "read"]
+    assert [one["event"] for one in own][-3:] == ["end_of_input", "committed", "close"]
+    assert own[-2]["final"] and own[-2]["positions"] == {"0": 50, "1": 70}
+    second = job().start()
+    until(lambda: second.snapshot().query("q").epochs > 3 or second.done, "epochs after a restart")
+    taken = [("checkpoint_id", "=", second.checkpoint(60)), ("status", "=", "COMPLETED")]
+    (row,) = lab.ledger.table(CheckpointRow).rows(taken)
+    sources = CheckpointMetadata.from_json(row.metadata).queries["q"].sources
+    assert {sources[uid].finish for uid in ending} == {Finish.ON_RESTORE}
+    assert second.drain(timeout=300).finished
+    assert [one for one in lab.events() if one["uid"] in ending] == before
+    assert [one["event"] for one in lab.events() if one["uid"] == "live"][-3:] == ["end_of_input", "committed", "close"]
+    assert flags("source") == Counter([*ending, "live"]) and flags("closed") == Counter(ending)
+    counts = Counter(channel for channel, _ in lab.numbers())
+    assert counts["mix"] == 2 * STAGE["rows"] and counts["1"] == 70
 
 
 @pytest.mark.core

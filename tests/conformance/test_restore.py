@@ -1,5 +1,6 @@
 """Conformance, "Restore": what a restart reads again, and what it refuses. One test per line, named after it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,12 +8,14 @@ from pyspark.sql import DataFrame
 
 from spark_ext.errors import ConfigurationError, JobFailedError
 from spark_ext.jobs.job import Job
+from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import CheckpointRow, FinishedRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata, Finish
 from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.jobs import JobHarness, expected
-from tests.support.killable import kill, mixed, running
+from tests.support.killable import beside, kill, mixed, running
 from tests.support.ledgers import checkpoints, flagged
+from tests.support.refusals import delta_numbers
 from tests.support.waiting import until
 
 
@@ -77,6 +80,47 @@ def test_r3_a_finished_operator_is_not_opened_ended_or_closed(lab: JobHarness) -
     assert [event["event"] for event in before].count("open") == 2
     assert lab.job(lab.source(counts="10")).run(progress=False).finished
     assert lab.events("open", "end_of_input", "close", "claim", "final_checkpoint") == before
+
+
+@pytest.mark.core
+@pytest.mark.slow(20, "four runs and two restores")
+def test_r3_a_restore_opens_a_source_that_had_not_ended(lab: JobHarness) -> None:
+    """Restored behind its end it stays closed; restored to before it reads on, and comes to its end again."""
+    before, after = lab.folder / "before", lab.folder / "after"
+
+    def closed() -> bool:
+        memory = JobMemory.read(lab.ledger)
+        return ("closed", "bounded") in memory.of("q").flags
+
+    def bounded() -> list[str]:
+        return [one["event"] for one in lab.events() if one["uid"] == "bounded"]
+
+    def run_on(savepoint: Path | None = None) -> None:
+        job = beside(lab).start()
+        until(lambda: job.snapshot().query("q").epochs > 2 or job.done, "some epochs")
+        job.stop(savepoint=savepoint)
+
+    run_on(before)
+    (lab.folder / "gate").touch()
+    first = beside(lab).start()
+    until(lambda: closed() or first.done, "the end of the bounded source")
+    first.stop(savepoint=after)
+    events = bounded()
+    beside(lab).restore(after)
+    assert closed()
+    run_on()
+    assert bounded() == events
+    beside(lab).restore(before)
+    assert not closed()
+    again = beside(lab).start()
+    until(lambda: closed() or again.done, "its end, again")
+    assert again.drain(timeout=300).finished
+    assert [name for name in bounded()[len(events) :] if name in ("open", "end_of_input", "close")] == [
+        "open", "end_of_input", "close"
+    ]  # fmt: skip
+    found = delta_numbers(lab.folder / "out")
+    assert [row for row in found if row[0] != "live"] == expected(900, 600)
+    assert [n for channel, n in found if channel == "live"] == list(range(len(found) - 1500))
 
 
 @pytest.mark.core_for("[5]")

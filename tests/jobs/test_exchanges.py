@@ -91,7 +91,7 @@ def test_a_cut_that_was_released_in_part_is_not_recorded(tmp_path: Path) -> None
         )  # fmt: skip
 
     spec = replace(Bench(tmp_path).spec, uid="a", sources=(), sink=OperatorSpec("x", "exchange_2pc", {}))
-    members = [Member(spec, 1, str(tmp_path), "query-id", False)]
+    members = [Member(spec, 1, str(tmp_path), "query-id", False, frozenset())]
     ledger = Ledger(str(tmp_path / "state"))
     job.exchanges.release(job.looks(30), GRAPH, {})
     assert job.released == job.ends[30]

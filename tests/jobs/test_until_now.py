@@ -70,6 +70,25 @@ def test_repeated_runs_read_what_is_new_and_end_when_asked_to(lab: JobHarness) -
     assert lab.numbers() == expected(9), "what has finished reads nothing"
 
 
+@pytest.mark.core
+def test_a_source_that_ends_beside_another_is_closed_in_its_run(lab: JobHarness) -> None:
+    count = lab.folder / "count"
+
+    def run(rows: int) -> JobResult:
+        count.write_text(str(rows))
+        reader = lab.spark.readStream.format("growing").options(uid="live", log=lab.log, path=str(count))
+        own = sx.with_watermark(lab.source("in", counts="50"), "ts", "1 minute")
+        frame = own.select("channel", "n").union(reader.load().selectExpr("'live' channel", "n"))
+        return lab.job(frame).run(until="now", progress=False)
+
+    assert run(7).state is State.SUSPENDED
+    before = [one for one in lab.events() if one["uid"] == "in"]
+    assert [one["event"] for one in before][-3:] == ["end_of_input", "committed", "close"] and before[-2]["final"]
+    assert run(9).rows == 2
+    assert [one for one in lab.events() if one["uid"] == "in"] == before
+    assert lab.numbers() == sorted([*expected(50), *(("live", n) for n in range(9))])
+
+
 def test_the_last_run_over_a_source_of_sparks_own_ends(lab: JobHarness) -> None:
     (lab.folder / "in").mkdir()
 

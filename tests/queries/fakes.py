@@ -15,7 +15,7 @@ from spark_ext.control.requests import Accepted, ControlRefused, Request
 from spark_ext.failures.classifier import Classifier
 from spark_ext.failures.evidence import Evidence, Raised
 from spark_ext.ledger import Incarnation
-from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow, ExecutionStateRow, Row
+from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow, ExecutionStateRow, FinishedRow, Row
 from spark_ext.ledger.view import event_of
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.model.lifecycle import State
@@ -24,6 +24,7 @@ from spark_ext.model.restarts import UntilNow
 from spark_ext.queries.assembly import query_run
 from spark_ext.queries.context import JobContext
 from spark_ext.queries.describe_failure import SparkFailure
+from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.run import QueryRun
 from spark_ext.queries.spark_query import End
 from spark_ext.queries.spec import OperatorSpec, QuerySpec
@@ -286,7 +287,8 @@ class Bench:
         made: dict[str, Any] = {
             "in_spark": lambda *_: self.query, "workers": lambda *_: self.worker, "clock": self.clock,
         }  # fmt: skip
-        return query_run(self.spec, self.context, 1, {}, **made)
+        flags = [(row.kind, row.source) for row in self.ledger.of(FinishedRow) if row.kind != "channel"]
+        return query_run(self.spec, self.context, 1, {}, flags, **made)
 
     def started(self) -> "Bench":
         self.run.start()
@@ -320,6 +322,12 @@ class Bench:
 
     def states(self) -> list[str]:
         return [row.state for row in self.rows(ExecutionStateRow) if row.operator == self.spec.uid]
+
+
+def without_source_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources of a format that is made up end beside others."""
+    for hook in ("end_of_source", "acknowledge_last", "close_source"):
+        monkeypatch.setattr(OperatorHooks, hook, lambda *_: None)
 
 
 def position(uid: str = "in", *, finished: int = 0, ended: bool = False, at: int = 0, barrier: int = 0) -> SourceOffset:

@@ -9,7 +9,7 @@ from spark_ext.ledger.schema import IncidentRow
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.launcher import IDLE_WITHIN, BoundaryRestart, RestartPhase
 from spark_ext.spark.session import registry
-from tests.queries.fakes import TASK_LOST, Bench, java_failure, position
+from tests.queries.fakes import TASK_LOST, Bench, java_failure, position, without_source_hooks
 
 
 def wanted(bench: Bench, sequence: int = 5, within: float = 60.0) -> BoundaryRestart:
@@ -47,7 +47,8 @@ def test_it_restarts_once_all_sources_hold_between_epochs(tmp_path: Path) -> Non
     assert found is not None and found.passed == bench.run.launcher.passed == 5
 
 
-def test_an_ended_source_is_not_waited_for(tmp_path: Path) -> None:
+def test_an_ended_source_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_source_hooks(monkeypatch)
     bench = Bench(tmp_path, sources=["a", "b"]).started()
     bench.query.commit(position("a", ended=True), position("b"))
     asked = wanted(bench)

@@ -135,7 +135,7 @@ def test_event_times_of_a_run_are_noted_before_the_restart(tmp_path: Path) -> No
     """Spark forgets them, also where a query follows others within one run of the job."""
     feeding = [Upstream(ended=False)]
     bench = Bench(tmp_path, natives=["rate"], sources=[], until=UntilNow(lambda uid: feeding[-1]))
-    bench.spec = replace(bench.spec, ends=(OperatorSpec("a~end", "end_of_input", {}),))
+    bench.spec = replace(bench.spec, ends=(OperatorSpec("a~end", "end_of_input", {"watches": "a"}),))
     bench.run = bench.made()
     bench.started()
     bench.query.commit({"offset": 1})
@@ -151,7 +151,7 @@ def test_event_times_of_a_run_are_noted_before_the_restart(tmp_path: Path) -> No
 def test_a_pause_ends_a_run_until_now_and_no_query(tmp_path: Path, until: UntilNow | None) -> None:
     """One that has a trigger of its own waits for the pause: nothing would say that it has not read everything."""
     bench = Bench(tmp_path, until=until, available_now=until is None)
-    (found,) = registrations(bench.spec, bench.context, "c", 0, 0)
+    (found,) = registrations(bench.spec, bench.context, "c", 0, 0, (), None)
     assert found.available_now and found.until_now is (until is not None)
 
 

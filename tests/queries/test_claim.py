@@ -14,6 +14,7 @@ from spark_ext.model.lifecycle import State
 from spark_ext.model.restarts import UntilNow
 from spark_ext.queries import operators
 from spark_ext.queries.operator_hooks import OperatorHooks
+from spark_ext.queries.records import FinishedSources
 from spark_ext.queries.spec import OperatorSpec
 from spark_ext.sinks.contract import SinkOptions
 from spark_ext.sinks.runtime.position import Position, remember, remembered
@@ -49,7 +50,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 def hooks(bench: Bench, target: Target, monkeypatch: pytest.MonkeyPatch, **given: Any) -> OperatorHooks:
     monkeypatch.setattr(operators, "sink", lambda *_: target)
-    return OperatorHooks(bench.spec, bench.context, 1, str(bench.query.checkpoint), **given)
+    return OperatorHooks(bench.spec, bench.context, 1, str(bench.query.checkpoint), FinishedSources(), **given)
 
 
 def test_a_commit_during_the_claim_is_no_reason_to_refuse(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

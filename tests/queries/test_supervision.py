@@ -23,7 +23,7 @@ from spark_ext.sources.runtime.view import PlannerView
 from spark_ext.spark.backend.contract import OwnEnd
 from spark_ext.spark.session import registry
 from spark_ext.spark.watching.query_events import Hint
-from tests.queries.fakes import QUERY_ID, TASK_LOST, Bench, java_failure, position
+from tests.queries.fakes import QUERY_ID, TASK_LOST, Bench, java_failure, position, without_source_hooks
 
 PASSING = TASK_LOST
 POISON = DataError("the file is truncated")
@@ -105,7 +105,8 @@ def test_figures_of_a_query_that_has_ended_are_asked_for(bench: Bench) -> None:
     assert bench.run.figures.input_rows == 7
 
 
-def test_the_end_of_input_comes_when_the_last_source_has_ended(tmp_path: Path) -> None:
+def test_the_end_of_input_comes_when_the_last_source_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_source_hooks(monkeypatch)
     bench = Bench(tmp_path, sources=["a", "b"]).started()
     bench.commits(position("a", ended=True), position("b"))
     assert bench.state() is State.RUNNING
@@ -323,8 +324,9 @@ def test_a_drain_leaves_channel_sources_to_end_by_themselves(bench: Bench) -> No
     assert bench.query.running and bench.state() is State.RUNNING
 
 
-def test_a_drain_waits_for_what_other_queries_still_write(tmp_path: Path) -> None:
+def test_a_drain_waits_for_what_other_queries_still_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A drain stops a query with one of Spark's own sources, but not before its exchange was read to the end."""
+    without_source_hooks(monkeypatch)
     bench = Bench(tmp_path, natives=["rate"], sources=[], fed=["x-in"]).started()
     bench.commits(position("x-in"), {"logOffset": 1})
     bench.run.request_drain()

@@ -27,6 +27,19 @@ def mixed(lab: JobHarness) -> Job:
     return made
 
 
+def beside(lab: JobHarness) -> Job:
+    """A query over a bounded source, which ends once a file `gate` is there, and 100 live rows per second."""
+    rows = lab.source("bounded", counts="900,600", readers=2, max_rows_per_epoch=300, gate=lab.folder / "gate")
+    rows = sx.with_watermark(rows, "ts", "1 minute").dropDuplicatesWithinWatermark(["channel", "n"])
+    live = lab.source("live", counts="1", live="true", rate=100)
+    frame = rows.select("channel", "n").union(live.select(functions.lit("live").alias("channel"), "n"))
+    made = sx.Job(
+        lab.spark, "lab", state=lab.folder / "state", interval="50 ms", checkpoint_interval="1 s", restart_attempts=20
+    )
+    writer = frame.writeStream.format("delta_2pc").options(uid="q-out", path=str(lab.folder / "out"))
+    return made.add("q", writer)
+
+
 def recovered(lab: JobHarness, readers: int = 4) -> Job:
     """Stands still when two of 4 channels of 1,000 rows are half read, and 2,000 of 5,000 rows of an exchange."""
     lab.spark.conf.set("spark.sql.shuffle.partitions", "4")
@@ -83,14 +96,17 @@ def rebuilding(lab: JobHarness) -> Job:
 
 
 JOBS: Final[dict[str, Callable[[JobHarness], Job]]] = {
-    "dirty": dirty, "followed": followed, "mixed": mixed, "rebuilding": rebuilding, "recovered": recovered,
+    "beside": beside, "dirty": dirty, "followed": followed, "mixed": mixed, "rebuilding": rebuilding,
+    "recovered": recovered,
 }  # fmt: skip
 
 
 @contextmanager
-def running(job: Callable[[JobHarness], Job], folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Tree]:
-    """Run the job in a separate driver; all its processes are terminated afterwards."""
-    command: list[str | Path] = [sys.executable, "-m", "tests.support.killable", job.__name__, folder]
+def running(
+    job: Callable[[JobHarness], Job], folder: Path, env: Mapping[str, str] | None = None, *restore: Path
+) -> Iterator[Tree]:
+    """Run the job in a separate driver, or only restore it; all its processes are terminated afterwards."""
+    command: list[str | Path] = [sys.executable, "-m", "tests.support.killable", job.__name__, folder, *restore]
     with Tree(command, folder / "driver.log", {"PYTHONPATH": str(Path(__file__).parents[2]), **(env or {})}) as driver:
         yield driver
 
@@ -101,9 +117,13 @@ def kill(driver: Tree) -> None:
     until(lambda: not driver.members(), "the killed driver's JVM and workers have ended")
 
 
-def main(job: str, folder: str) -> None:
+def main(job: str, folder: str, savepoint: str = "") -> None:
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m", **cheap_jvm.SHORT}
-    JOBS[job](JobHarness(cheap_jvm.session("killable", conf), Path(folder))).run(progress=False)
+    made = JOBS[job](JobHarness(cheap_jvm.session("killable", conf), Path(folder)))
+    if savepoint:
+        made.restore(savepoint)
+    else:
+        print(made.run(progress=False))
 
 
 if __name__ == "__main__":

@@ -180,6 +180,24 @@ BAD: dict[str, History] = {
     ),
     "no_state_left: .*3 rows are left": replace(GOOD, state_rows={"q": 3}),
     r"incarnations_grow_by_one: .*\[1, 3\] have started": replace(GOOD, jobs=(job("started", 0), job("started", 1, 3))),
+    "source_flags_are_exact: .*'in' has 2 flags of the kind source": replace(
+        GOOD, finished=(*GOOD.finished, flag("source", 6, incarnation=2))
+    ),
+    "source_flags_are_exact: .*'in' is flagged at epoch 0, where it had not ended": replace(
+        GOOD, finished=(flag("source", 5, epoch=0),)
+    ),
+    "source_flags_are_exact: .*'in' is flagged at epoch 3, and it had ended before": replace(
+        with_log(planned={**PLANNED, 3: logged(3, TWO, 1, True)}), finished=(flag("source", 5, epoch=3),)
+    ),
+    "source_flags_are_exact: .*'in' was closed at epoch 2, and its flag has None": replace(
+        GOOD, finished=(flag("closed", 5),)
+    ),
+    "closed_sources_are_left_alone: .*'in' was closed, and then: committed": replace(
+        GOOD, events=(event("committed", "in", at=at(6).timestamp(), final=False),), finished=(flag("closed", 5),)
+    ),
+    "closed_sources_are_left_alone: .*'in' was closed without committed": replace(
+        GOOD, events=(event("end_of_input", "in"), event("close", "in")), finished=(flag("closed", 5),)
+    ),
     "offsets_only_grow: .*'in' in 'q' went back between epochs 0 and 1": with_log(
         planned={0: logged(0, TWO), 1: logged(1, ONE)}
     ),

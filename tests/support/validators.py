@@ -4,8 +4,9 @@ Each is a pure function from a `History` to its faults, in words. The fixture `s
 that has started a job, and chaos after each round. The idea comes from the lifecycle tests of Apache Flink.
 """
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
@@ -39,13 +40,25 @@ HOOKS: Final = {"open": 0, "end_of_input": 1, "committed": 2, "final_checkpoint"
 """Hooks of an operator's life, by rank: within one process a hook is never followed by one of a lower rank."""
 
 
+RESTORE: Final = "restore"
+
+
+def restarted(history: History, uid: str, *names: str) -> list[Mapping[str, Any]]:
+    """An operator's events, with one named `RESTORE` where its job was restored: what has ended may begin again."""
+    restores = [{"event": RESTORE, "at": row.at.timestamp()} for row in history.jobs if row.event == "restored"]
+    found = history.of(uid, *names)
+    return sorted([*restores, *found], key=lambda event: float(event["at"])) if restores else found
+
+
 def end_of_input_once_and_last(history: History) -> Problems:
     """At most one end of input per source and start, after its last row; no row is read after it."""
     out = []
     for uid in history.uids:
         ended = False
-        for event in history.of(uid, "open", "read", "end_of_input"):
-            if event["event"] == "end_of_input":
+        for event in restarted(history, uid, "open", "read", "end_of_input"):
+            if event["event"] == RESTORE:
+                ended = False
+            elif event["event"] == "end_of_input":
                 ended = True
             elif event["event"] == "read" and ended:
                 out.append(f"'{uid}' read {event['channel']} [{event['start']}, {event['end']}) after its end of input")
@@ -72,12 +85,12 @@ def flags_follow_commits(history: History) -> Problems:
             )
         if flag.kind == "channel":
             sequences.setdefault((flag.query, flag.source, flag.lineage), []).append(flag.sequence)
-        elif not any(
+        elif flag.kind == "query" and not any(
             # A restore copies flags, and writes their final checkpoint again.
             row.status == "COMPLETED" and (row.at <= flag.at or flag.lineage in restored)
             for row in history.finals(flag.query)
         ):
-            out.append(f"{flag.kind} '{flag.source or flag.query}' is flagged without a final checkpoint before it")
+            out.append(f"query '{flag.query}' is flagged without a final checkpoint before it")
     for (query, source, _), numbers in sequences.items():
         if sorted(numbers) != list(range(1, len(numbers) + 1)):
             out.append(f"flags of '{source}' in '{query}' are numbered {sorted(numbers)}")
@@ -116,10 +129,60 @@ def hooks_in_order(history: History) -> Problems:
                 out.append(f"'{uid}': {name} came after a later hook of the same start")
             rank[start] = max(rank.get(start, 0), HOOKS[name])
         closed = False
-        for event in history.of(uid):
+        for event in restarted(history, uid):
+            if event["event"] == RESTORE:
+                closed = False
             if closed and event["event"] in ("read", "commit", "open", "end_of_input"):
                 out.append(f"'{uid}': {event['event']} after close")
             closed = closed or event["event"] == "close"
+    return out
+
+
+def source_flags_are_exact(history: History) -> Problems:
+    """A source has one flag in a lineage, from the epoch on with which it had ended; it is closed once, after that."""
+    out = []
+    kinds = ("source", "closed")
+    flags = {(row.kind, row.query, row.source, row.lineage): row for row in history.finished if row.kind in kinds}
+    counts = Counter((row.kind, row.query, row.source, row.lineage) for row in history.finished if row.kind in kinds)
+    out += [f"'{key[2]}' has {count} flags of the kind {key[0]}" for key, count in counts.items() if count > 1]
+    for (kind, query, uid, lineage), flag in flags.items():
+        before = flags.get(("source", query, uid, lineage))
+        if kind == "closed" and (before is None or before.epoch > flag.epoch):
+            out.append(f"'{uid}' was closed at epoch {flag.epoch}, and its flag has {before and before.epoch}")
+        finals = [row.epoch for row in history.finals(query)]
+        log = history.logs.get(query)
+        if kind == "closed" or log is None or lineage != history.lineage(query):
+            continue
+        here, earlier = (_end_of(log.planned.get(epoch), uid) for epoch in (flag.epoch, flag.epoch - 1))
+        if here is not None and not here[0]:
+            out.append(f"'{uid}' is flagged at epoch {flag.epoch}, where it had not ended")
+        if flag.epoch not in finals and here is not None and here == earlier:
+            out.append(f"'{uid}' is flagged at epoch {flag.epoch}, and it had ended before")
+    return out
+
+
+def _end_of(logged: Any, uid: str) -> tuple[bool, bool] | None:
+    """Whether a source had ended by an epoch, and whether its marker had passed."""
+    ours = {} if logged is None else query_offsets.source_offsets(logged)
+    ends = {} if logged is None else query_offsets.end_offsets(logged)
+    return None if uid not in ours else (ours[uid].ended, f"{uid}~end" not in ends or ends[f"{uid}~end"].flushed)
+
+
+def closed_sources_are_left_alone(history: History) -> Problems:
+    """A source is closed after the hooks of its end; then nothing is called any more in that lineage, in no start."""
+    out = []
+    restores = {row.lineage: row.at.timestamp() for row in history.jobs if row.event == "restored"}
+    for row in history.finished:
+        events = history.of(row.source) if row.kind == "closed" else []
+        at = row.at.timestamp()
+        upto = min((begun for lineage, begun in restores.items() if lineage > row.lineage), default=math.inf)
+        after = [one["event"] for one in events if max(at, restores.get(row.lineage, at)) < one.get("at", 0) < upto]
+        if after:
+            out.append(f"'{row.source}' was closed, and then: {', '.join(after[:5])}")
+        names = {one["event"] for one in events if one.get("at", 0) <= at and one.get("final", True)}
+        missing = {"end_of_input", "committed", "close"} - names
+        if events and missing:
+            out.append(f"'{row.source}' was closed without {', '.join(sorted(missing))}")
     return out
 
 
@@ -253,7 +316,7 @@ def failures_are_judged(history: History) -> Problems:
 VALIDATORS: Final[tuple[Callable[[History], Problems], ...]] = (
     end_of_input_once_and_last, flags_follow_commits, claim_before_every_write, hooks_in_order, legal_states,
     no_epoch_twice, finished_means_committed, final_checkpoint_in_order, no_state_left, incarnations_grow_by_one,
-    offsets_only_grow, failures_are_judged,
+    offsets_only_grow, failures_are_judged, source_flags_are_exact, closed_sources_are_left_alone,
 )  # fmt: skip
 
 

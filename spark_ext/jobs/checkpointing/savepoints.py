@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +18,7 @@ from spark_ext.checkpoints.unaligned import QueryLook, position_in
 from spark_ext.errors import CheckpointError
 from spark_ext.jobs.composition import SINK
 from spark_ext.ledger.columns import from_arrow
-from spark_ext.ledger.kinds import CheckpointMode
+from spark_ext.ledger.kinds import CheckpointMode, FinishedKind
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import FinishedRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata, ExchangeMetadata, QueryMetadata, SinkMetadata
@@ -48,12 +48,14 @@ class Member:
     checkpoint: str
     query_id: str | None
     had_finished: bool  # before this start
+    ended_before: frozenset[str]  # its sources that had ended before this start
     last: int = -1  # its newest committed epoch; -1: none
 
     @classmethod
     def of_run(cls, run: QueryRun) -> Member:
         """Of a running job."""
-        return cls(run.spec, run.lineage, run.checkpoint, run.query_id, run.had_finished, run.committed)
+        had_finished, ended = run.had_finished, run.ended_before
+        return cls(run.spec, run.lineage, run.checkpoint, run.query_id, had_finished, ended, run.committed)
 
     @classmethod
     def of_memory(cls, spec: QuerySpec, memory: JobMemory, state: str) -> Member:
@@ -61,7 +63,8 @@ class Member:
         known = memory.of(spec.uid)
         checkpoint = checkpoint_of(state, spec.uid)
         query_id = SparkLog(checkpoint).query_id() or known.query_id
-        return cls(spec, known.lineage, checkpoint, query_id, known.finished, known.committed)
+        ended = frozenset(uid for kind, uid in known.flags if kind == FinishedKind.SOURCE.value)
+        return cls(spec, known.lineage, checkpoint, query_id, known.finished, ended, known.committed)
 
     @property
     def application(self) -> str:
@@ -137,7 +140,7 @@ def _query(one: Cutting, member: Member, memory: JobMemory) -> QueryMetadata:
     if point.finished and epoch is None:
         last = memory.of(spec.uid).committed
         epoch = last if last >= 0 else None
-    found = query_metadata(spec, member.query_id, epoch, offsets, finished=point.finished, restored=member.had_finished)
+    found = query_metadata(spec, member.query_id, epoch, offsets, finished=point.finished, restored=member.ended_before)
     if spec.sink is None:
         return found
     position = _position(member, -1 if epoch is None else epoch, one.incarnation.number)
@@ -200,8 +203,11 @@ def _read(one: Cutting, view: ExchangeView, uid: str, query: str, end: int) -> i
     return max(begin, state.released)
 
 
+_ENDS_OF_SOURCES: Final = pa.array([FinishedKind.SOURCE.value, FinishedKind.CLOSED.value])
+
+
 def _flags(memory: JobMemory, queries: Mapping[str, QueryMetadata], ledger: Ledger) -> list[FinishedRow]:
-    """The finished flags that belong to the cut: those up to the last finish that its offsets contain."""
+    """The finished flags that belong to the cut: those up to its epoch and the last finish in its offsets."""
     if not memory.finished.num_rows:
         return []
     table = ledger.table(FinishedRow).read()
@@ -217,6 +223,8 @@ def _flags(memory: JobMemory, queries: Mapping[str, QueryMetadata], ledger: Ledg
         if part.finished:
             found.append(mine)
             continue
+        upto = pc.less_equal(mine["epoch"], -1 if part.epoch is None else part.epoch)
+        found.append(mine.filter(pc.and_(upto, pc.is_in(mine["kind"], value_set=_ENDS_OF_SOURCES))))
         for uid, source in part.sources.items():
             flags = pc.and_(pc.equal(mine["source"], uid), pc.equal(mine["kind"], "channel"))
             found.append(mine.filter(pc.and_(flags, pc.less_equal(mine["sequence"], source.sequence))))

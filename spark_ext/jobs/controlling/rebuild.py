@@ -393,7 +393,7 @@ def prepared(run: QueryRun, after: QuerySpec | None, context: JobContext) -> Cal
     schemas = [backend_of(spec.writer).frame(spec.writer).schema for spec in (before, after)]
     claims = before.sink != after.sink or schemas[0] != schemas[1]
     opens = claims or before.sources != after.sources
-    hooks = OperatorHooks(after, context, run.lineage, run.checkpoint)
+    hooks = OperatorHooks(after, context, run.lineage, run.checkpoint, run.finished_sources)
     ended = run.position.ended_sources
 
     def prepare() -> None:

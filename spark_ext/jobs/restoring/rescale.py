@@ -27,6 +27,7 @@ from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.queries.context import JobContext, checkpoint_of
 from spark_ext.queries.operator_hooks import OperatorHooks
+from spark_ext.queries.records import FinishedSources
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.epoch_files import files_of_epoch
 from spark_ext.spark.logs.rescaled import BUILDING, complete, replace
@@ -112,7 +113,8 @@ def rescale(
         context = _context(spark, composition, settings, writer)
         # A driver of an earlier start, on another host, may still run: an epoch that it commits to the target from here
         # on would be missing in the copy. What it has committed until now is in Spark's log, or in doubt there.
-        OperatorHooks(spec, context, memory.lineage(query), place, elsewhere=query in start.exchanged()).claim()
+        elsewhere = query in start.exchanged()
+        OperatorHooks(spec, context, memory.lineage(query), place, FinishedSources(), elsewhere=elsewhere).claim()
         epoch = _settled(SparkLog(place), operator)
         for name in files_of_epoch(spark, place, epoch, operator):
             link(f"{place}/{name}", f"{building}/{name}")

@@ -145,7 +145,7 @@ class LateQueries:
         self._rows[spec.uid] = recall_late(self._context.job, self._memory, spec, there, number)
         if self._context.until is not None:
             check_now(spec, self._context.job)
-        run = query_run(spec, self._context, self._memory.lineage(spec.uid), {})
+        run = query_run(spec, self._context, self._memory.lineage(spec.uid), {}, ())
         run.restore(None)
         return run
 

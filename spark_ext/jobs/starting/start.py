@@ -283,7 +283,7 @@ def _restored(
     known: QueryMemory, spec: QuerySpec, context: JobContext, *, elsewhere: bool
 ) -> tuple[QueryRun, FinalCheckpoint | None]:
     """A query as an earlier run left it: finished, in its final checkpoint, or to be started."""
-    run = query_run(spec, context, known.lineage, known.flagged, elsewhere=elsewhere)
+    run = query_run(spec, context, known.lineage, known.flagged, known.flags, elsewhere=elsewhere)
     if known.finished:
         run.finished_before(known.last_epoch)
         return run, None
@@ -291,9 +291,7 @@ def _restored(
     if known.final is None:
         return run, None
     run.resume_final()
-    final = FinalCheckpoint(
-        run, run.operators, context, known.final.checkpoint_id, passed=known.final.passed, flagged=known.flags
-    )
+    final = FinalCheckpoint(run, run.operators, context, known.final.checkpoint_id, passed=known.final.passed)
     return run, final
 
 

@@ -91,6 +91,7 @@ class Registration:
     writes: Sequence[Any] = ()
     # While the target is not claimed, see `late_claim`: the newest planned epoch when the query was started.
     claims_after: int | None = None
+    closed: bool = False  # whether a source had finished before its query was started, and nothing is asked of it
 
 
 def new_folder() -> Path:

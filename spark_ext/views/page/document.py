@@ -197,7 +197,7 @@ def channels(
     done: dict[tuple[str, str], dict[str, tuple[int, bool]]] = defaultdict(dict)
     ended: set[tuple[str, str]] = set()
     for row in finished:
-        if row["kind"] == "query" or not counts(row):
+        if row["kind"] in ("query", "closed") or not counts(row):
             continue
         key = (row["query"], row["source"])
         if row["kind"] == "source":

@@ -207,3 +207,43 @@ def test_a_query_of_an_earlier_start_notes_no_end(
         return registry.noted_exhausted("s", tmp_path, start) is not None
 
     assert not exhausted(older, 1) and exhausted(newer, 2)
+
+
+class Untouched(Memory):
+    """A source of which nothing is asked."""
+
+    def __getattribute__(self, name: str) -> object:
+        if name in ("discover", "resume", "advance", "latest", "lag", "on_epoch_committed", "bounded"):
+            raise AssertionError(f"{name} was called")
+        return super().__getattribute__(name)
+
+
+def test_a_closed_source_is_neither_opened_nor_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its planner finds its answer in the offset: without the ledger, which is nowhere, and without a wait."""
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path))
+    registry.publish([registration(available_now=True, until_now=True, lag_ms=1, closed=True)], tmp_path)
+    reader = ChannelReader(Untouched({"uid": "s"}), StructType())
+    reader._idle = Idle(lambda _: pytest.fail("it waits"))
+    at = SourceOffset("s", 1, confirmed=3, sequence=3, ended=True).to_json()
+    reader.prepareForTriggerAvailableNow()
+    for _ in range(2 * PATIENCE):
+        assert reader.latestOffset(at) is at
+    assert reader.partitions(at, at) == []
+    reader.commit(at)
+    report = reader.reportLatestOffset()
+    assert report is not None and (report["lag"], report["waiting"]) == (0, 0)
+
+
+def test_in_a_job_the_last_epoch_is_left_to_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have closed the source by then: Spark tells planners of an epoch when it plans another one."""
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path))
+    source = memory(Store({"a": 3}))
+    told: list[object] = []
+    source.on_epoch_committed = told.append  # type: ignore[method-assign, assignment]
+    ended = SourceOffset("s", ended=True).to_json()
+    ChannelReader(source, StructType()).commit(ended)
+    registry.publish([registration()], tmp_path)
+    reader = ChannelReader(source, StructType())
+    for offset in (SourceOffset("s").to_json(), ended):
+        reader.commit(offset)
+    assert len(told) == 2, "outside a job, and before the end"
