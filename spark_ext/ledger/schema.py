@@ -125,12 +125,12 @@ class FinishedRow(Row):
     # `channel`, `source` or `query`; `closed` for a source that was acknowledged and closed while its query ran on.
     query: str  # The query's uid.
     source: str  # The source's uid; "" for a query.
-    channel: str  # The channel's id; "" of what is no channel.
-    sequence: int  # Number of the finish within its source, from 1, without gaps; 0 of what is no channel.
+    channel: str  # The channel's id; "" for other kinds.
+    sequence: int  # Number of the finish within its source, from 1, without gaps; 0 for other kinds.
     epoch: int  # The committed epoch by which it had finished.
     lineage: int  # Of the query: a flag counts in its lineage only.
     incarnation: int  # The incarnation that wrote the row.
-    position: Json  # The channel's last position, in its source's own form; null of what is no channel.
+    position: Json  # The channel's last position, in its source's own form; null for other kinds.
     drained: bool  # Whether it ended on request, before the end of its input.
     at: datetime  # When the flag was written.
 

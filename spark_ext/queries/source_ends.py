@@ -1,4 +1,4 @@
-"""The end of a source whose query runs on: its last steps, each of which a flag in the ledger proves.
+"""The end of a source whose query runs on: its last steps, and the flags in the ledger that prove them.
 
 1. the source's `end_of_input` is called, and a source that requires finalization is waited for;
 2. the flag `source` is stored, with the epoch from which on the source had finished;

@@ -6,6 +6,7 @@ validators have found the hooks in their order and the flags exact.
 """
 
 import random
+import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from pathlib import Path
 import spark_ext as sx
 from spark_ext.checkpoints.savepoint import MANIFEST
 from spark_ext.errors import SparkExtError
+from spark_ext.failpoints import VARIABLE, FailPoint
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import FinishedRow
 from spark_ext.spark.logs.spark_log import SparkLog
@@ -30,6 +32,7 @@ from tests.support.waiting import until
 ROWS = expected(900, 600)  # of the bounded source
 LIMIT_S = 300.0  # maximum duration of one wait, s
 SPREAD_S = 3.0  # a kill comes within this time of what it is to hit, s
+POINTS = tuple(point for point in FailPoint if point.startswith(("source.before_", "source.closed")))
 
 
 class Round:
@@ -46,37 +49,47 @@ class Round:
         self.run(lambda: self.epochs(2), "the first epochs")
         self.run(lambda: self.saved(before), "the savepoint before the end")
         (self.folder / "gate").touch()
-        self.run(self.closed, "the end of the bounded source")
+        self.run(self.closed, "the end of the bounded source", ends=True)
         self.run(lambda: self.saved(after), "the savepoint after the end")
         for savepoint in self._chance.sample((before, after), 2):
             self.restore(savepoint)
-            self.run(self.closed if savepoint is before else lambda: self.epochs(3), f"'{savepoint.name}' restored")
+            if savepoint is before:
+                self.run(self.closed, "the end after a restore", ends=True)
+            else:
+                self.run(lambda: self.epochs(3), "epochs after a restore")
         self.run(self.drained, "the drain")
         self.run(lambda: False, "the end of the drain")
         if not self._report.problems:
             self.verify()
 
-    def run(self, done: Callable[[], bool], what: str) -> None:
-        """Run the job until something is done, and a little longer; often it is killed once before, too."""
-        early = self._chance.random() < 0.5
+    def run(self, done: Callable[[], bool], what: str, *, ends: bool = False) -> None:
+        """Run the job until something is done, and a little longer; often it is killed once before, too.
+
+        `ends`: that is the end of the bounded source, and the job may kill itself at one of its steps.
+        """
+        early = self._chance.random() < 0.6
         while not self._report.problems:
-            with running(beside, self.folder) as driver:
+            point = self._chance.choice(POINTS) if ends and early and self._chance.random() < 0.7 else None
+            with running(beside, self.folder, {} if point is None else {VARIABLE: f"{point}=kill"}) as driver:
                 self._report.starts += 1
                 self._begun = self._newest()
-                reached = partial(self.epochs, 1) if early else done
+                reached = partial(self.epochs, 1) if early and point is None else done
                 until(lambda: driver.poll() is not None or reached(), what, seconds=LIMIT_S)  # noqa: B023
                 driver.wait(self._chance.uniform(0, SPREAD_S))
-                if driver.poll() is not None:
+                if driver.poll() == -signal.SIGKILL and point is not None:
+                    self._killed("driver", f"{what}, {point}", driver)
+                elif driver.poll() is not None:
                     if driver.poll() != 0:
                         self.wrong(f"{what}: the job ended with {driver.poll()}: {tail(driver)}")
                     return
-                self._kill(driver, what)
+                else:
+                    self._kill(driver, what)
             if not early and done():
                 return
             early = False
 
     def _kill(self, driver: Tree, what: str) -> None:
-        target: Target = self._due.pop() if self._due else "driver"
+        target: Target = self._due[-1] if self._due else "driver"
         where = f"{what}, epoch {self._newest()}, flags {', '.join(self.flags()) or 'none'}"
         if target == "jvm":
             for member in driver.members():
@@ -87,7 +100,11 @@ class Round:
             driver.kill_all()
         else:
             driver.kill()
+        self._killed(target, where, driver)
+
+    def _killed(self, target: Target, where: str, driver: Tree) -> None:
         until(lambda: not driver.members(), "the killed driver's processes have ended", seconds=120)
+        del self._due[-1:]
         self._report.kills.append(Kill(target, where, "started again"))
         self._say(f"{len(self._report.kills)}: kill -9 {target} at {where}")
 
