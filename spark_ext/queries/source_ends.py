@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.failpoints import FailPoint, reach
@@ -48,7 +49,7 @@ class SourceEnds:
         self._restarts = Restarts(context.settings.restarts, ends_now=False)
         self._again_at: dict[str, float] = {}  # by source, when it is due again, s on the clock
         self._seen: dict[str, int] = {}  # by source, the committed epoch at which its end was seen
-        self._taken: set[tuple[FailPoint, str]] = set()  # hooks that have returned: a further attempt leaves them out
+        self._taken: set[tuple[str, str]] = set()  # hooks that have returned: a further attempt leaves them out
         self._asked: dict[str, float] = {}  # by source, when it was first asked whether it is finalized, s on the clock
         self._late: set[str] = set()  # sources whose finalization takes too long
         self._rows: dict[tuple[str, str], FinishedRow] = {}  # a further attempt to write a flag writes the same row
@@ -70,24 +71,26 @@ class SourceEnds:
         """Take the steps that are left; returns whether all were taken, or the source is not finalized."""
         assert position.offsets is not None
         if uid not in self._finished.of(FinishedKind.SOURCE):
-            self._call(FailPoint.SOURCE_BEFORE_END_OF_INPUT, uid, operators.end_of_source, uid)
+            reach(FailPoint.SOURCE_BEFORE_END_OF_INPUT)
+            self._once("end_of_input", uid, partial(operators.end_of_source, uid))
             if not operators.is_finalized(uid):
                 self._notice_late(uid)
                 return False
             reach(FailPoint.SOURCE_BEFORE_FLAGGED)
             self._record(FinishedKind.SOURCE, uid, position)
-        self._call(FailPoint.SOURCE_BEFORE_ACKNOWLEDGED, uid, operators.acknowledge_last, uid, position.offsets)
-        self._call(FailPoint.SOURCE_BEFORE_CLOSE, uid, self._close, uid, operators)
+        reach(FailPoint.SOURCE_BEFORE_ACKNOWLEDGED)
+        self._once("acknowledge", uid, partial(operators.acknowledge_last, uid, position.offsets))
+        reach(FailPoint.SOURCE_BEFORE_CLOSE)
+        self._once("close", uid, partial(self._close, uid, operators))
         reach(FailPoint.SOURCE_BEFORE_CLOSED)
         self._record(FinishedKind.CLOSED, uid, position)
         reach(FailPoint.SOURCE_CLOSED)
         return True
 
-    def _call(self, before: FailPoint, uid: str, hook: Callable[..., None], *given: object) -> None:
-        if (before, uid) not in self._taken:
-            reach(before)
-            hook(*given)
-            self._taken.add((before, uid))
+    def _once(self, step: str, uid: str, hook: Callable[[], None]) -> None:
+        if (step, uid) not in self._taken:
+            hook()
+            self._taken.add((step, uid))
 
     def _close(self, uid: str, operators: OperatorHooks) -> None:
         try:
@@ -109,7 +112,7 @@ class SourceEnds:
         if uid not in self._late and self._clock() - since > limit:
             self._late.add(uid)
             what = f"source '{uid}' was not finalized within {limit:g} s of its end; it is neither flagged nor closed"
-            self._context.write_behind.incident(self._operator, "finalization", what, "the query runs on; asked again")
+            self._context.write_behind.incident(self._operator, "close", what, "the query runs on; asked again")
 
     def waits(self, uid: str) -> None:
         """The source is not finalized: it is asked again after a while."""

@@ -20,6 +20,7 @@ from spark_ext.ledger.schema import CheckpointRow, FinishedRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata, Finish
 from spark_ext.model.lifecycle import State
 from tests.support.jobs import JobHarness, expected
+from tests.support.killable import LATER
 from tests.support.versions import needs_delta
 from tests.support.waiting import until
 
@@ -59,8 +60,8 @@ def test_r3_f7_f10_a_source_beside_a_live_one(lab: JobHarness) -> None:
         made = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="50 ms")
         x = made.exchange("x", partitions=2)
         made.add("a", x.write(lab.source("a-in", counts="30")))
-        held = lab.source("in", counts="50,70", max_rows_per_epoch=40, gate=gate)
-        own = sx.with_watermark(held, "ts", "1 minute")
+        held = lab.source("in", counts="50,70", max_rows_per_epoch=80, gate=gate)
+        own = sx.with_watermark(held.selectExpr("channel", "n", LATER), "ts", "1 minute")
         shared = lab.source("with", counts="20").union(lab.source("live", counts="1", live="true", rate=100))
         stages = {f"{name}.{key}": value for name in ("one", "two") for key, value in STAGE.items()}
         mix = lab.spark.readStream.format("hybrid").options(uid="mix", stages="one,two", **stages).load()

@@ -19,6 +19,9 @@ from tests.support.saved import first_rows, held
 from tests.support.waiting import until
 
 
+LATER: Final = "ts + interval 1 hour ts"  # of `numbers`: behind 1970, where the first watermark is
+
+
 def mixed(lab: JobHarness) -> Job:
     """A query over 10,000 bounded rows and 100 live rows per second, beside a query that ends."""
     frame = lab.source("bounded", counts="10000").union(lab.source("live", counts="1", live="true", rate=100))
@@ -29,7 +32,8 @@ def mixed(lab: JobHarness) -> Job:
 
 def beside(lab: JobHarness) -> Job:
     """A query over a bounded source, which ends once a file `gate` is there, and 100 live rows per second."""
-    rows = lab.source("bounded", counts="900,600", readers=2, max_rows_per_epoch=300, gate=lab.folder / "gate")
+    given = {"counts": "900,600", "readers": 2, "max_rows_per_epoch": 300, "step_ms": 10}
+    rows = lab.source("bounded", gate=lab.folder / "gate", **given).selectExpr("channel", "n", LATER)
     rows = sx.with_watermark(rows, "ts", "1 minute").dropDuplicatesWithinWatermark(["channel", "n"])
     live = lab.source("live", counts="1", live="true", rate=100)
     frame = rows.select("channel", "n").union(live.select(functions.lit("live").alias("channel"), "n"))
