@@ -18,7 +18,6 @@ from tests.support.processes import Tree
 from tests.support.saved import first_rows, held
 from tests.support.waiting import until
 
-
 LATER: Final = "ts + interval 1 hour ts"  # of `numbers`: behind 1970, where the first watermark is
 
 
