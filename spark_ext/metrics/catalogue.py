@@ -16,6 +16,7 @@ from spark_ext.ledger.kinds import CheckpointKind, CheckpointMode, Kind
 from spark_ext.model.epoch_parts import PARTS
 from spark_ext.model.lifecycle import State
 from spark_ext.spark.watching.query_events import STAGES
+from spark_ext.views.timeline import DOWN, STOPPED
 
 OTHER: Final = "_other"  # the value of a label once there are too many
 NONE: Final = UNKNOWN  # the class of downtime for which no incident was recorded, and of failures without a type
@@ -78,7 +79,11 @@ LABELS: Final = {  # all labels, by name
         Label("query", "uid of the query; empty: the whole job"),
         Label("source", "uid of the source"),
         Label("exchange", "name of the exchange"),
-        Label("state", "state of the query or job", tuple(state.value for state in State)),
+        Label(
+            "state",
+            "state of the query or job; of the job without a driver `DOWN` or `STOPPED`",
+            (*(state.value for state in State), DOWN, STOPPED),
+        ),
         Label("stage", "part of an epoch", tuple(STAGES)),
         Label("part", "what was done in an epoch", PARTS),
         Label("kind", "what the checkpoint is for", tuple(kind.value for kind in CheckpointKind)),
@@ -96,6 +101,8 @@ LABELS: Final = {  # all labels, by name
             (*(kind.value for kind in FailureType), NONE),
         ),
         Label("origin", "whose code failed", (*(origin.value for origin in Origin), NONE)),
+        Label("name", "name that a listener of yours has given"),
+        Label("label", "what a listener of yours has added to the name"),
         Label("version", "version of spark-ext"),
         Label("spark_app_id", "Spark's id of the application"),
         Label("query_id", "Spark's id of the query, which stays with its checkpoint"),
@@ -263,6 +270,30 @@ DOWNTIME: Final = _counter(
     ("job", "class"),
     "seconds",
 )
+UPTIME: Final = _counter(
+    "spark_ext_uptime_seconds_total",
+    "Time in which the job did what it should (RUNNING, PAUSED or FINISHING, without a stall), since its first start",
+    ("job",),
+    "seconds",
+)
+STATE_SECONDS: Final = _counter(
+    "spark_ext_state_seconds_total",
+    "Time in each state since the first start, over all drivers; those of the job add up to the wall time",
+    (*_QUERY, "state"),
+    "seconds",
+)
+STATE_DURATION: Final = _histogram(
+    "spark_ext_state_duration_seconds",
+    "How long each stay in SCHEDULING, DEPLOYING or RESTORING has lasted, in this driver",
+    (*_QUERY, "state"),
+    _LONG,
+)
+LISTENER_COUNTER: Final = _counter(
+    "spark_ext_listener_counter_total", "What listeners of yours count, by `context.count`", ("job", "name", "label")
+)
+LISTENER_GAUGE: Final = _gauge(
+    "spark_ext_listener_gauge", "What listeners of yours report, by `context.gauge`", ("job", "name", "label"), fold=max
+)
 LEDGER_WAITING: Final = _gauge(
     "spark_ext_ledger_waiting_rows", "Rows of the ledger that wait to be written", ("job",), "rows"
 )
@@ -278,5 +309,6 @@ CATALOGUE: Final = (  # in the order in which they are shown
     SOURCE_LAG_AGE, STATE_ROWS, CHANNELS_FINISHED, CHANNELS_RUNNING,
     CHECKPOINTS, CHECKPOINT_DURATION,
     INCIDENTS, FAILURES, RESTARTS, RECOVERY_DURATION, DOWNTIME,
+    UPTIME, STATE_SECONDS, STATE_DURATION, LISTENER_COUNTER, LISTENER_GAUGE,
     LEDGER_WAITING, DROPPED,
 )  # fmt: skip

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.ledger.columns import from_json_many
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
+from spark_ext.metrics.state_time import Key, seconds_before
 from spark_ext.views.downtime import BEGIN, LATE, UNKNOWN, UP, Period, blamed, by_class, downtime, period_of
 from spark_ext.views.incidents import class_of
 from spark_ext.views.recorded import rows_of
@@ -34,6 +35,7 @@ class Past:
     started: datetime  # when this start was made
     seconds: Mapping[str, float] = field(default_factory=dict)  # downtime by class until then
     cause: Mapping[str, Any] | None = None  # of the downtime just before this start, if any
+    states: Mapping[Key, float] = field(default_factory=dict)  # seconds in each state until then
 
 
 def read_past(ledger: Ledger, number: int, newer: Iterable[IncidentRow]) -> Past:
@@ -45,9 +47,10 @@ def read_past(ledger: Ledger, number: int, newer: Iterable[IncidentRow]) -> Past
         for row, value in zip(rows, from_json_many([row[name] for row in rows], IncidentRow, name), strict=True):
             row[name] = value
     rows += map(_values, newer)  # an incident that has happened twice has two
-    pieces = downtime(timeline, rows, started).pieces
+    found = downtime(timeline, rows, started)
     known = {row["incident_id"]: row for row in rows}
-    return past_of([piece for piece in pieces if piece.since < started], known, started)
+    past = past_of([piece for piece in found.pieces if piece.since < started], known, started)
+    return replace(past, states=seconds_before(found, timeline, number, started))
 
 
 def past_of(pieces: Sequence[Period], incidents: Mapping[str, Mapping[str, Any]], started: datetime) -> Past:

@@ -13,12 +13,13 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
-from spark_ext.masking import logger
+from spark_ext.masking import logger, mask
 from spark_ext.metrics import catalogue as m
 from spark_ext.metrics.book import LIMIT, Book, Bound, Change, Sample, folded
 from spark_ext.metrics.downtime import DowntimeMeter, Past, read_past
 from spark_ext.metrics.gauges import Live, gauges
 from spark_ext.metrics.recoveries import Recoveries, Recovery
+from spark_ext.metrics.state_time import StateMeter
 from spark_ext.metrics.tally import Tally
 from spark_ext.views.incidents import class_of, query_of
 
@@ -63,7 +64,7 @@ class JobMetrics:
         self._lock = threading.Lock()
         self._bound = Bound(job, limit)
         self._tally, self._book = Tally(job), Book(self._bound)
-        self._downtime, self._recoveries = DowntimeMeter(), Recoveries()
+        self._downtime, self._recoveries, self._states = DowntimeMeter(), Recoveries(), StateMeter()
         self._lost: list[IncidentRow] = []
         self._live: Callable[[], Live | None] = lambda: None
         self._last: list[Sample] | None = None
@@ -84,6 +85,8 @@ class JobMetrics:
                     return
                 recoveries = self._recoveries.take(row)
                 self._downtime.take(row)
+                if isinstance(row, ExecutionStateRow):
+                    self._states.take(row)
                 if isinstance(row, IncidentRow) and row.type == "driver_lost":
                     self._lost.append(row)
                 moment = self._applied(row, changes, recoveries)
@@ -92,6 +95,12 @@ class JobMetrics:
             if not self._failed:
                 self._failed = True
                 log.exception("a row of job '%s' could not be counted; further failures are not logged", self.job)
+
+    def report(self, name: str, value: float, label: str, counts: bool) -> None:
+        """Take a metric of a listener's own; see `MetricsContext`. Its series are limited as all are."""
+        change = Change(m.LISTENER_COUNTER if counts else m.LISTENER_GAUGE, (self.job, mask(name), mask(label)), value)
+        with self._lock:
+            self._book.apply(change)
 
     def watch(self, live: Callable[[], Live | None]) -> None:
         """Read gauges from `live`: the job as it is now, or None if it does not run. It must not wait for anything."""
@@ -116,6 +125,7 @@ class JobMetrics:
         """Take what was before this start."""
         with self._lock:
             self._downtime.begin(past)
+            self._states.begin(past.started, past.states)
             cause = past.cause
             if cause is None or cause["type"] != "failure":
                 return
@@ -131,7 +141,10 @@ class JobMetrics:
         with self._lock:
             # The past of a run that ended at once may become known after it.
             downtime = self._downtime.seconds(now)
-        return [*found, *(Sample(m.DOWNTIME, (self.job, name), value) for name, value in downtime.items())]
+            states, up = self._states.seconds(now)
+            times = [Sample(m.STATE_SECONDS, (self.job, *name), value) for name, value in states.items()]
+            times = [*folded(times, self._bound), *((Sample(m.UPTIME, (self.job,), up),) if states else ())]
+        return [*found, *(Sample(m.DOWNTIME, (self.job, name), value) for name, value in downtime.items()), *times]
 
     def _samples(self, now: datetime) -> list[Sample]:
         live = self._live()

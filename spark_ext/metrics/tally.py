@@ -19,6 +19,9 @@ from spark_ext.model.lifecycle import State
 from spark_ext.views.incidents import class_of, query_of
 
 GAPS: Final = 1_000  # how many gaps are remembered in a series of numbers; older ones count as seen
+_STAYS: Final = frozenset({State.SCHEDULING.value, State.DEPLOYING.value, State.RESTORING.value})
+"""States whose durations are a distribution."""
+
 _RECENT: Final = 1_000  # how many incidents are remembered: one that is given again comes soon after
 
 
@@ -136,7 +139,11 @@ class Tally:
             for metric in (m.EPOCHS, m.INPUT_ROWS, m.LATE_ROWS, m.RESTARTS):
                 yield Change(metric, labels, 0)
             yield Change(m.INCIDENTS, (*labels, "failure", "ERROR"), 0)
+        before = self._states.get(row.operator)
         self._states[row.operator] = entered
+        if before is not None and before[0] in _STAYS and row.since > before[1]:
+            seconds = (row.since - before[1]).total_seconds()
+            yield Change(m.STATE_DURATION, (self._job, row.operator, before[0]), seconds)
         if row.operator and row.state == State.RESTARTING.value:
             yield Change(m.RESTARTS, (self._job, row.operator))
 

@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,37 @@ def test_downtime_is_the_ledgers_and_continues_at_the_next_start(seen: Seen) -> 
     assert "NETWORK" in expected
     later, after = (total(one, "spark_ext_downtime_seconds_total") for one in (seen.later, seen.after))
     assert later >= after
+
+
+def test_time_in_each_state_is_the_ledgers_over_all_starts(seen: Seen) -> None:
+    status = read_status(str(seen.state))
+    assert status.ended is not None
+    found = downtime(status.timeline, [], status.ended)
+    by_state = {of["state"]: value for of, value in _of(seen.later, "spark_ext_state_seconds_total", query="")}
+    for state, seconds in found.by_state().items():
+        # The last state is over when the end is recorded, which is after the last value.
+        assert by_state[state] == pytest.approx(seconds, abs=0.001 if state != "FINISHED" else 5), state
+    (restarts,) = (
+        value for of, value in _of(seen.after, "spark_ext_state_seconds_total", query="counts", state="RESTARTING")
+    )
+    rows = sorted((row for row in seen.rows(ExecutionStateRow) if row.operator == "counts"), key=lambda row: row.since)
+    stays = list(pairwise(rows))
+    assert restarts == pytest.approx(
+        sum((b.since - a.since).total_seconds() for a, b in stays if a.state == "RESTARTING")
+    )
+    deploying = sum(a.state == "DEPLOYING" for a, b in stays)
+    name, labels = "spark_ext_state_duration_seconds_count", {"query": "counts", "state": "DEPLOYING"}
+    assert total(seen.after, name, **labels) == deploying >= 2
+    up = total(seen.later, "spark_ext_uptime_seconds_total")
+    assert 0 < up <= sum(by_state[state] for state in ("RUNNING", "FINISHING") if state in by_state) + 0.001
+
+
+def _of(scrape: Scrape, name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
+    return [
+        (dict(of), value)
+        for (found, of), value in scrape.items()
+        if found == name and labels.items() <= dict(of).items()
+    ]
 
 
 def test_gauges_follow_the_job(seen: Seen) -> None:

@@ -85,6 +85,9 @@ def test_its_own_parser_reads_what_was_counted(accept: str) -> None:
 
 def test_each_family_is_of_the_catalogue_and_has_its_labels() -> None:
     metrics = measured(*ROWS, shown=live(rows_in_flight=5, watermark="2026-01-01T12:01:30.000Z"))
+    metrics.begin(Past(at(0)))
+    metrics.report("late", 1, "", True)
+    metrics.report("late", 1, "", False)
     text = Exposition(lambda: [metrics]).text()[0].decode()
     seen = set()
     for family in plain_text(text):
@@ -96,8 +99,11 @@ def test_each_family_is_of_the_catalogue_and_has_its_labels() -> None:
             assert ("le" in sample.labels) <= (metric.kind is MetricKind.HISTOGRAM)
     unseen = {metric.name for metric in CATALOGUE} - seen
     exchanges = ("exchange_rows", "exchange_bytes", "exchange_stored_bytes", "held_back_seconds_total")
-    others = ("checkpoint_duration_seconds", "latency_seconds", "latest_latency_seconds", *exchanges)
-    assert unseen == {f"spark_ext_{name}" for name in (*others, "downtime_seconds_total", "telemetry_dropped_total")}
+    others = (
+        *("checkpoint_duration_seconds", "latency_seconds", "latest_latency_seconds", "state_duration_seconds"),
+        *exchanges,
+    )
+    assert unseen == {f"spark_ext_{name}" for name in (*others, "telemetry_dropped_total")}
 
 
 def test_jobs_of_one_driver_share_a_family() -> None:
