@@ -1,4 +1,4 @@
-"""Incident listener `log`: a line of Python's logging for each change."""
+"""Incident listener `log`: a line of Python's logging for each change and each event."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from spark_ext.listeners.contract import (
     IncidentChange,
     IncidentListener,
     IncidentState,
+    LifecycleEvent,
     ListenerOptions,
     MetricsContext,
     Severity,
@@ -32,7 +33,7 @@ class LogOptions(ListenerOptions):
 
 
 class LogListener(IncidentListener):
-    """Logs each change: one that opens an incident at its severity's level, others as information."""
+    """Logs each change: one that opens an incident at its severity's level, others, and events, as information."""
 
     def __init__(self, **options: object) -> None:
         self._log = logger(LogOptions.of("log", options).logger)
@@ -41,6 +42,22 @@ class LogListener(IncidentListener):
         """Log a change."""
         level = _LEVELS[change.incident.severity] if change.new is IncidentState.OPEN else logging.INFO
         self._log.log(level, "%s", line(change, context))
+
+    def happened(self, event: LifecycleEvent, context: MetricsContext) -> None:
+        """Log an event."""
+        self._log.info("%s", event_line(event, context))
+
+
+def event_line(event: LifecycleEvent, context: MetricsContext) -> str:
+    """An event on one line: kind, where, the step, why, and its details."""
+    names = {"job": context.job, "query": event.query, "source": event.source}
+    where = ", ".join(f"{name} '{value}'" for name, value in names.items() if value)
+    step = event.new if event.old is None else f"{event.old} -> {event.new}"
+    text = f"[{event.kind.value}] {where}: {step}"
+    if event.cause:
+        text += f": {' '.join(event.cause.partition(chr(10))[0].split())}"
+    details = ", ".join(f"{name} {value}" for name, value in event.details.items())
+    return f"{text}; {details}" if details else text
 
 
 def line(change: IncidentChange, context: MetricsContext) -> str:

@@ -1,4 +1,4 @@
-"""Incident listener `smtp`: mails. Changes are collected, so that a storm of incidents is one mail."""
+"""Incident listener `smtp`: mails. Changes and events are collected, so that a storm of incidents is one mail."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from spark_ext.listeners.contract import (
     IncidentChange,
     IncidentListener,
     IncidentState,
+    LifecycleEvent,
     ListenerOptions,
     MetricsContext,
+    Notice,
     Severity,
 )
-from spark_ext.listeners.log import line
+from spark_ext.listeners.log import event_line, line
 from spark_ext.options import Milliseconds, several
 
 MOST_SHOWN: Final = 50  # changes that one mail lists; of further ones it gives the number
@@ -74,8 +76,12 @@ class SmtpListener(IncidentListener):
         """Send a mail about one change."""
         self.digest([(change, context)])
 
-    def digest(self, notices: Sequence[tuple[IncidentChange, MetricsContext]]) -> None:
-        """Send one mail about several changes.
+    def happened(self, event: LifecycleEvent, context: MetricsContext) -> None:
+        """Send a mail about one event."""
+        self.digest([(event, context)])
+
+    def digest(self, notices: Sequence[Notice]) -> None:
+        """Send one mail about several changes and events.
 
         Raises:
             OSError, smtplib.SMTPException: the server cannot be reached, or has not taken the mail.
@@ -105,30 +111,39 @@ class SmtpListener(IncidentListener):
         return server
 
 
-def composed(notices: Sequence[tuple[IncidentChange, MetricsContext]], sender: str, to: Sequence[str]) -> EmailMessage:
-    """The mail about some changes."""
+def composed(notices: Sequence[Notice], sender: str, to: Sequence[str]) -> EmailMessage:
+    """The mail about some changes and events."""
     first, context = notices[0]
-    opened = [change for change, _ in notices if change.new is IncidentState.OPEN]
+    changes = [one for one, _ in notices if isinstance(one, IncidentChange)]
+    opened = [change for change in changes if change.new is IncidentState.OPEN]
     worst = max((change.incident.severity for change in opened), key=lambda one: one.rank, default=Severity.INFO)
-    job = context.job or first.incident.operator
+    job = context.job or (first.incident.operator if isinstance(first, IncidentChange) else "")
     mail = EmailMessage()
     mail["From"], mail["To"] = sender, ", ".join(to)
-    if len(notices) == 1:
+    if len(notices) == 1 and isinstance(first, IncidentChange):
         what = " ".join(first.incident.what.partition("\n")[0].split())[:120]
         state = "resolved" if first.new is IncidentState.RESOLVED else first.incident.severity.value
         mail["Subject"] = _one_line(f"[{state}] {job}: {first.incident.type}: {what}")
+    elif not changes:
+        of = f"{first.query or 'job'}: {first.new}" if len(notices) == 1 else f"{len(notices)} events"
+        mail["Subject"] = _one_line(f"[event] {job}: {of}")
     else:
-        resolved = len(notices) - len(opened)
+        resolved = len(changes) - len(opened)
         state = worst.value if opened else "resolved"
         mail["Subject"] = _one_line(f"[{state}] {job}: {len(opened)} incidents, {resolved} resolved")
     mail["Date"] = format_datetime(notices[-1][0].at)
-    mail["Message-ID"] = make_msgid(idstring=first.incident.incident_id[:8], domain="spark-ext.invalid")
-    lines = [f"{change.at:%Y-%m-%d %H:%M:%S} UTC  {line(change, one)}" for change, one in notices[:MOST_SHOWN]]
+    number = first.event_id if isinstance(first, LifecycleEvent) else first.incident.incident_id
+    mail["Message-ID"] = make_msgid(idstring=number[:8], domain="spark-ext.invalid")
+    lines = [f"{one.at:%Y-%m-%d %H:%M:%S} UTC  {_line(one, context)}" for one, context in notices[:MOST_SHOWN]]
     if len(notices) > MOST_SHOWN:
         further = len(notices) - MOST_SHOWN
         lines.append(f"... and {further} further changes: spark-ext incidents STATE lists all of them")
     mail.set_content("\n".join(lines) + "\n")
     return mail
+
+
+def _line(one: IncidentChange | LifecycleEvent, context: MetricsContext) -> str:
+    return event_line(one, context) if isinstance(one, LifecycleEvent) else line(one, context)
 
 
 def _one_line(text: str) -> str:

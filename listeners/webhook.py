@@ -1,7 +1,7 @@
-"""Incident listener `webhook`: sends each change as JSON to an HTTP endpoint, signed if there is a secret.
+"""Incident listener `webhook`: sends changes and events as JSON to an HTTP endpoint, signed if there is a secret.
 
-Requests that fail with a network error, 408, 429 or 5xx are repeated with back-off. Each attempt of one change has the
-same `Spark-Ext-Delivery`, by which the receiver knows a repetition. The signature is over the time and the body:
+Requests that fail with a network error, 408, 429 or 5xx are repeated with back-off. Each attempt of one has the same
+`Spark-Ext-Delivery`, by which the receiver knows a repetition. The signature is over the time and the body:
 
     Spark-Ext-Signature: t=1767225600,v1=HEX      HEX = HMAC-SHA256(secret, "1767225600." + body)
 """
@@ -26,7 +26,13 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_e
 
 from spark_ext import masking
 from spark_ext.clients.library import load
-from spark_ext.listeners.contract import IncidentChange, IncidentListener, ListenerOptions, MetricsContext
+from spark_ext.listeners.contract import (
+    IncidentChange,
+    IncidentListener,
+    LifecycleEvent,
+    ListenerOptions,
+    MetricsContext,
+)
 from spark_ext.options import Milliseconds
 from spark_ext.sinks.http_2pc.tls import proxy_for
 
@@ -61,7 +67,7 @@ class WebhookOptions(ListenerOptions):
 
 
 class WebhookListener(IncidentListener):
-    """Sends each change to an HTTP endpoint."""
+    """Sends each change and event to an HTTP endpoint."""
 
     def __init__(self, **options: object) -> None:
         self._options = WebhookOptions.of("webhook", options)
@@ -79,8 +85,19 @@ class WebhookListener(IncidentListener):
         Raises:
             RuntimeError: it was not accepted; the text names the host and the last answer.
         """
-        body = json.dumps(payload(change, context), separators=(",", ":")).encode()
         delivery = f"{change.incident.incident_id}-{int(change.at.timestamp() * 1000)}-{change.new.value.lower()}"
+        self._deliver(payload(change, context), delivery)
+
+    def happened(self, event: LifecycleEvent, context: MetricsContext) -> None:
+        """Send an event, as `{"event": ..., "context": ...}`; the delivery is the event's id.
+
+        Raises:
+            RuntimeError: it was not accepted; the text names the host and the last answer.
+        """
+        self._deliver({"event": _plain(event.to_json()), "context": context.known}, event.event_id)
+
+    def _deliver(self, content: Mapping[str, Any], delivery: str) -> None:
+        body = json.dumps(content, separators=(",", ":")).encode()
         attempts = Retrying(
             retry=retry_if_exception_type(_Again),
             wait=wait_exponential(multiplier=0.2, max=5) + wait_random(0, 0.2),
@@ -138,9 +155,8 @@ def signature(secret: str, at: int, body: bytes) -> str:
 
 def payload(change: IncidentChange, context: MetricsContext) -> dict[str, Any]:
     """A change as JSON: `incident`, `old`, `new`, `cause`, `at`, `count`, and `context` with what is known."""
-    known = {name: value for name, value in asdict(context).items() if value is not None}
     found: dict[str, Any] = _plain(asdict(change))
-    return {**found, "context": known}
+    return {**found, "context": context.known}
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,15 @@ from spark_ext.commands.output import print_text
 from spark_ext.errors import refused
 from spark_ext.incidents.dispatch import Dispatcher
 from spark_ext.incidents.loading import listeners_of
-from spark_ext.incidents.types import Incident, IncidentChange, IncidentState, MetricsContext, Severity, query_in
+from spark_ext.incidents.types import (
+    Incident,
+    IncidentChange,
+    IncidentState,
+    LifecycleEvent,
+    MetricsContext,
+    Severity,
+    query_in,
+)
 from spark_ext.storage import LocalFolder
 
 if TYPE_CHECKING:
@@ -107,7 +115,8 @@ def _change(
     return IncidentChange(incident=incident, old=old, new=new, cause=cause, at=now, count=1)
 
 
-def _context(jobs: Mapping[str, Health], change: IncidentChange) -> MetricsContext:
+def _context(jobs: Mapping[str, Health], change: IncidentChange | LifecycleEvent) -> MetricsContext:
+    assert isinstance(change, IncidentChange)  # no driver runs here, so nothing tells events
     found = jobs[change.incident.incident_id]
     return MetricsContext(job=found.job, incarnation=found.incarnation, query=change.incident.query or None)
 

@@ -1,4 +1,4 @@
-"""Brings changes of incidents to listeners: each has its own queue, its own thread and its own time limit.
+"""Brings changes of incidents and lifecycle events to listeners: each has its own queue, thread and time limit.
 
 A listener that hangs, raises or is slow delays neither the job nor another listener. The thread of a listener starts
 with its first change. Nothing is sent twice, and nothing is kept: what a queue has no room for is dropped and counted.
@@ -16,13 +16,13 @@ from functools import partial
 from math import inf
 from typing import Any, Final, Protocol
 
-from spark_ext.incidents.registry import ListenerEntry, Registry, accepted
-from spark_ext.incidents.types import IncidentChange, IncidentState, MetricsContext
+from spark_ext.incidents.registry import ListenerEntry, Registry, accepted, for_listeners
+from spark_ext.incidents.types import EventKind, IncidentChange, IncidentState, LifecycleEvent, MetricsContext, Notice
 from spark_ext.masking import logger, mask
 
 log = logger("spark_ext.incidents")
 
-Notice = tuple[IncidentChange, MetricsContext]
+Subject = IncidentChange | LifecycleEvent
 MOST_IN_A_DIGEST: Final = 10_000  # changes in one call at most
 
 
@@ -32,6 +32,9 @@ class Notified(Protocol):
     def changed(self, change: IncidentChange, context: MetricsContext) -> None:
         """Take one change."""
 
+    def happened(self, event: LifecycleEvent, context: MetricsContext) -> None:
+        """Take one event."""
+
     def digest(self, notices: Sequence[Notice]) -> None:
         """Take several."""
 
@@ -39,9 +42,16 @@ class Notified(Protocol):
         """No further change comes."""
 
 
+def kinds_of(entry: ListenerEntry, listener: object) -> frozenset[EventKind]:
+    """The kinds of lifecycle events that a listener gets: as configured, or else as its class has them."""
+    if "events" in entry.model_fields_set:
+        return frozenset(entry.events)
+    return frozenset(for_listeners(tuple(map(EventKind, getattr(listener, "events", ())))))
+
+
 @dataclass(frozen=True)
 class Figures:
-    """The outcome of the changes for a listener."""
+    """The outcome of the changes and events for a listener."""
 
     delivered: int = 0
     dropped: int = 0  # changes that found the queue full, or were left when the job ended
@@ -58,17 +68,18 @@ class Outlet:
         listener: Notified,
         entry: ListenerEntry,
         window: Callable[[str], float],
-        context: Callable[[IncidentChange], MetricsContext],
+        context: Callable[[Subject], MetricsContext],
         digest: int,
     ) -> None:
         self.name = name
+        self.events = kinds_of(entry, listener)
         self.figures = Figures()
         self._listener = listener
         self._entry = entry
         self._context = context
         self._digest = digest / 1000
         self._damper = Damper(window)
-        self._queue: deque[tuple[float, IncidentChange]] = deque()
+        self._queue: deque[tuple[float, Subject]] = deque()
         self._lock = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -79,8 +90,8 @@ class Outlet:
         """Whether it is configured for a change."""
         return not change.counted and accepted(self._entry, change.incident.type, change.incident.severity)
 
-    def put(self, change: IncidentChange) -> None:
-        """Queue a change. Returns at once; after `finish` it is dropped."""
+    def put(self, change: Subject) -> None:
+        """Queue a change or event. Returns at once; after `finish` it is dropped."""
         with self._lock:
             closing, full = self._closing, len(self._queue) >= self._entry.queue
             if closing or full:
@@ -128,7 +139,7 @@ class Outlet:
         if self._thread is not None and not self._abandoned:
             self._call(self._listener.close, 0)
 
-    def _next(self) -> list[IncidentChange] | None:
+    def _next(self) -> list[Subject] | None:
         """Wait for what is due; None: nothing more comes."""
         with self._lock:
             while not self._abandoned:
@@ -136,8 +147,8 @@ class Outlet:
                 if self._queue and (self._closing or now >= self._queue[0][0] + self._digest):
                     most = MOST_IN_A_DIGEST if self._digest else 1
                     taken = [self._queue.popleft()[1] for _ in range(min(most, len(self._queue)))]
-                    return [change for change in taken if self._damper.take(change, now)]
-                held = list(self._damper.release(inf if self._closing else now))
+                    return [one for one in taken if isinstance(one, LifecycleEvent) or self._damper.take(one, now)]
+                held: list[Subject] = list(self._damper.release(inf if self._closing else now))
                 if held:
                     return held
                 if self._closing:
@@ -146,15 +157,18 @@ class Outlet:
                 self._lock.wait(None if at == inf else max(0.0, at - now))
             return None
 
-    def _deliver(self, changes: list[IncidentChange]) -> None:
+    def _deliver(self, changes: list[Subject]) -> None:
         notices = [(masked(change), self._context_of(change)) for change in changes]
         if self._digest:
             self._call(lambda: self._listener.digest(notices), len(notices))
             return
         for change, context in notices:
-            self._call(partial(self._listener.changed, change, context), 1)
+            if isinstance(change, LifecycleEvent):
+                self._call(partial(self._listener.happened, change, context), 1)
+            else:
+                self._call(partial(self._listener.changed, change, context), 1)
 
-    def _context_of(self, change: IncidentChange) -> MetricsContext:
+    def _context_of(self, change: Subject) -> MetricsContext:
         try:
             return self._context(change)
         except Exception as problem:
@@ -205,7 +219,7 @@ class Dispatcher:
 
     @classmethod
     def of(
-        cls, registry: Registry, listeners: Sequence[Notified], context: Callable[[IncidentChange], MetricsContext]
+        cls, registry: Registry, listeners: Sequence[Notified], context: Callable[[Subject], MetricsContext]
     ) -> Dispatcher | None:
         """The dispatcher of a registry's listeners; None if it has none."""
         if not listeners:
@@ -227,6 +241,17 @@ class Dispatcher:
             if outlet.wants(change):
                 outlet.put(change)
 
+    @property
+    def wanted(self) -> frozenset[EventKind]:
+        """The kinds of lifecycle events that a listener is configured for."""
+        return frozenset().union(*(outlet.events for outlet in self.outlets))
+
+    def tell(self, event: LifecycleEvent) -> None:
+        """Queue an event for each listener that is configured for its kind. Returns at once."""
+        for outlet in self.outlets:
+            if event.kind in outlet.events:
+                outlet.put(event)
+
     def close(self, within: float) -> None:
         """Deliver what is queued, within a limit in s."""
         by = time.monotonic() + within
@@ -242,8 +267,11 @@ class Dispatcher:
         return {outlet.name: outlet.figures for outlet in self.outlets}
 
 
-def masked(change: IncidentChange) -> IncidentChange:
-    """A change as a listener gets it: no text has a secret that this process knows."""
+def masked(change: Subject) -> Subject:
+    """A change or event as a listener gets it: no text has a secret that this process knows."""
+    if isinstance(change, LifecycleEvent):
+        details = {name: mask(one) if isinstance(one, str) else one for name, one in change.details.items()}
+        return replace(change, cause=mask(change.cause), details=details)
     one = change.incident
     texts: dict[str, Any] = {name: mask(getattr(one, name)) for name in ("what", "action", "operator")}
     labels = {mask(name): mask(value) for name, value in one.labels.items()}

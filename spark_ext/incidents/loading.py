@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from typing import Any, Final
 
 from spark_ext.errors import ConfigurationError, SparkExtError, refused
-from spark_ext.incidents.dispatch import Notified
+from spark_ext.incidents.dispatch import Notified, kinds_of
 from spark_ext.incidents.registry import OPERATOR, ListenerEntry, Registry, at_line
 
 GROUP: Final = "spark_ext.incident_listeners"  # entry points of this group can be named by their names
@@ -40,11 +40,14 @@ def _made(entry: ListenerEntry) -> Notified:
     for part in filter(None, attribute.split(".")):
         kind = getattr(kind, part)
     listener: Notified = kind(**entry.options)
-    for method in ("changed", "digest", "close"):
+    try:
+        told = kinds_of(entry, listener)
+    except ValueError as problem:
+        raise _problem(entry, f"its attribute 'events': {problem}") from None
+    for method in ("changed", "digest", "close", *(("happened",) if told else ())):
         if not callable(getattr(listener, method, None)):
-            raise _problem(
-                entry, f"it has no method '{method}': derive it from spark_ext.listeners.contract.IncidentListener"
-            )
+            base = "JobStateListener" if method == "happened" else "IncidentListener"
+            raise _problem(entry, f"it has no method '{method}': derive it from spark_ext.listeners.contract.{base}")
     return listener
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from spark_ext.errors import SparkExtError, refused
-from spark_ext.incidents.types import Resolution, Severity
+from spark_ext.incidents.types import EventKind, Resolution, Severity
 from spark_ext.options import Milliseconds, Options, milliseconds, several
 from spark_ext.yaml_file import line_of, read_model, wrong_line
 
@@ -100,14 +100,23 @@ class AlertRule(BaseModel):
         return OF_A_RULE + hashlib.sha256(self.name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+def for_listeners(kinds: tuple[EventKind, ...]) -> tuple[EventKind, ...]:
+    """The same kinds of lifecycle events; raises ValueError for one that listeners do not get."""
+    if EventKind.INCIDENT in kinds:
+        raise ValueError("changes of incidents are chosen by 'types'")
+    return kinds
+
+
 class ListenerEntry(BaseModel):
-    """A listener, and which changes it is notified of."""
+    """A listener, and which changes and events it is notified of."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     use: str = Field(min_length=1)  # `log`, `webhook`, `smtp`, `prometheus`, an entry point or `module:Class`
     types: Annotated[tuple[str, ...], BeforeValidator(several)] = (ANY,)
     severity: Severity = Severity.INFO  # the least one
+    events: Annotated[tuple[EventKind, ...], BeforeValidator(several), AfterValidator(for_listeners)] = ()
+    """Kinds of lifecycle events; not given: those that its class names."""
     queue: Annotated[int, Field(ge=1)] = 1_000  # how many changes may wait; further ones are dropped and counted
     timeout: Annotated[Milliseconds, Field(ge=1)] = 30_000  # how long one call may take, ms
     digest: Milliseconds = 0  # how long changes are collected for one call, ms, counted from the first

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import Enum
-from typing import Final
+from math import isfinite
+from typing import Any, Final
 
 
 class Severity(str, Enum):
@@ -92,10 +93,74 @@ class IncidentChange:
         """Whether nothing but the count has changed; listeners are not notified of it."""
         return self.old is self.new
 
+    @property
+    def query(self) -> str:
+        """Uid of the query; "" for the whole job."""
+        return self.incident.query
+
+
+class EventKind(str, Enum):
+    """What a lifecycle event is about."""
+
+    STATE = "state"
+    """The job or a query has entered an execution state, or is in it for another reason."""
+    SOURCE = "source"
+    """A source was opened, runs, or has finished: OPENED, RUNNING, FINISHED."""
+    CHECKPOINT = "checkpoint"
+    """A step of a checkpoint or savepoint: TRIGGERED, COMPLETED, FAILED and others."""
+    JOB = "job"
+    """A start or an end, a step of a restore, a query that was reset, renamed, removed or rescaled."""
+    INCIDENT = "incident"
+    """An incident was opened or resolved. Only in the stream of the REST server: listeners have `changed`."""
+    LATENCY = "latency"
+    """A latency marker has passed the commit of a query; with the setting `latency`. Only for listeners."""
+    EPOCH = "epoch"
+    """A query has committed an epoch. Only for listeners."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LifecycleEvent:
+    """A fact in the life of a job, as a row of its ledger has it."""
+
+    event_id: str
+    """Identifies the fact: the same for listeners and in the stream, however often it is read."""
+    kind: EventKind
+    at: datetime
+    """When it happened, UTC. What is noticed late, such as a lack of slots, happened before its event comes."""
+    query: str = ""
+    """Uid of the query; "" for the whole job."""
+    source: str = ""
+    """Uid of the source; "" if it is about no source."""
+    old: str | None = None
+    """What it was before, in this start of the job; None: nothing, or not known. Equal to `new` if only the cause has
+    changed."""
+    new: str
+    cause: str = ""
+    """Why; "" if there is nothing to say."""
+    incident: str | None = None
+    """Id of the incident to which the state belongs, or which has changed; None: none."""
+    incarnation: int
+    """Number of the job's start that has recorded it."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Further facts by name; see "Lifecycle events" in docs/operations.md."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, the time as ISO 8601 in UTC."""
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {**found, "kind": self.kind.value, "at": self.at.isoformat(), "details": dict(self.details)}
+
+
+def _unmeasured(name: str, value: float, label: str, counts: bool) -> None:
+    """Without metrics of the job nothing is reported."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsContext:
-    """What is known of the job when a listener is called. Each field may be None: unknown, or of no meaning here."""
+    """What is known of the job when a listener is called. Each field may be None: unknown, or of no meaning here.
+
+    `count` and `gauge` report metrics of the listener's own among those of the job. They do nothing for a job that is
+    not measured, and after its end.
+    """
 
     job: str | None = None
     incarnation: int | None = None
@@ -108,8 +173,45 @@ class MetricsContext:
     """Rows that the query has read since the job's start."""
     lag: int | None = None
     """Rows that the query had still to read when its newest epoch was planned, as its sources know."""
+    reports: Callable[[str, float, str, bool], None] = field(default=_unmeasured, repr=False, compare=False)
+    """Takes name, value, label, and whether it is a counter's; for `count` and `gauge`."""
+
+    def count(self, name: str, by: float = 1.0, *, label: str = "") -> None:
+        """Add to the series `name`, `label` of the counter `spark_ext_listener_counter_total`.
+
+        Raises:
+            ValueError: the name is not one of a metric, or the number is negative or not finite.
+        """
+        if by < 0:
+            raise ValueError(f"a counter does not decrease: {name!r} by {by!r}")
+        self._report(name, by, label, counts=True)
+
+    def gauge(self, name: str, value: float, *, label: str = "") -> None:
+        """Set the series `name`, `label` of the gauge `spark_ext_listener_gauge`.
+
+        Raises:
+            ValueError: the name is not one of a metric, or the number is not finite.
+        """
+        self._report(name, value, label, counts=False)
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """The facts that are known, by name."""
+        found = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "reports"}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _report(self, name: str, value: float, label: str, *, counts: bool) -> None:
+        if not _METRIC.fullmatch(name) or not isfinite(value) or len(label) > LONGEST_LABEL:
+            raise ValueError(
+                f"{name!r}, {value!r}, {label[:50]!r}: a name has up to 64 of a-z, 0-9 and _, a value is finite, and a "
+                f"label has up to {LONGEST_LABEL} characters"
+            )
+        self.reports(name, float(value), label, counts)
 
 
+Notice = tuple[IncidentChange | LifecycleEvent, MetricsContext]
+LONGEST_LABEL: Final = 200
+_METRIC: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _QUERY: Final = re.compile(r"query '([^']+)'")
 _VARYING: Final = re.compile(r"0x[0-9a-fA-F]+|\d+")
 

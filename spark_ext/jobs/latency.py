@@ -227,12 +227,7 @@ def measured_latency(
         )
 
     return LatencyMeter(
-        context.job,
-        graph,
-        interval=context.settings.latency_interval,
-        keep=keep,
-        arrived=arrived if keep else lambda marker: None,
-        record=record,
+        context.job, graph, interval=context.settings.latency_interval, keep=keep, arrived=arrived, record=record
     )
 
 

@@ -204,7 +204,9 @@ class WriteBehind:
             self.write_now([])
         finally:
             # Also when nothing can be written: this process must know that the incarnation no longer runs.
-            self._writer.end(reason)
+            ended = self._writer.end(reason)
+        if self._tap is not None:
+            self._tap(ended)
         if self._heartbeat is not None:
             self._heartbeat.stop()
 

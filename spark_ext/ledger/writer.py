@@ -73,11 +73,13 @@ class LedgerWriter:
         """Record that a query is abandoned on purpose."""
         self.append(job_row(self.incarnation, "removed", lineage=lineage, query=query, reason="on request"))
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str) -> JobRow:
         """Record that the incarnation has ended regularly."""
         try:
             lineage = max((row.lineage for row in self.ledger.jobs()), default=self.incarnation.lineage)
-            self.append(job_row(self.incarnation, "ended", lineage=lineage, reason=reason))
+            row = job_row(self.incarnation, "ended", lineage=lineage, reason=reason)
+            self.append(row)
+            return row
         finally:
             self.forget()
 

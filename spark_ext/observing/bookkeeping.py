@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.failures.classifier import load
@@ -13,6 +14,7 @@ from spark_ext.ledger.heartbeat import Heartbeat
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.observing.dumps import Dumps
 from spark_ext.observing.job_incidents import JobIncidents, record_lost_driver
+from spark_ext.observing.lifecycle_events import LifecycleEvents
 from spark_ext.observing.monitor import Monitor
 from spark_ext.observing.sampler import Sampler
 from spark_ext.queries.context import WatchContext
@@ -22,6 +24,8 @@ from spark_ext.spark.backend.kinds import backend_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_ext.metrics.job_metrics import JobMetrics
+    from spark_ext.model.latency import Marker
     from spark_ext.queries.watched import Watchable
     from spark_ext.settings import JobSettings
 
@@ -39,6 +43,20 @@ class Bookkeeping:
     dumps: Dumps
     context: WatchContext
     watched: Watched
+    metrics: JobMetrics | None  # None: nobody wants them
+    events: LifecycleEvents | None  # None: no listener is configured for any
+
+    def begin_events(self) -> None:
+        """Tell the listeners of lifecycle events of this start, and of what was done to the job before it."""
+        if self.events is not None:
+            self.events.begin(self.ledger.jobs())
+
+    def arrived(self, marker: Marker) -> None:
+        """Take a latency marker that has passed a commit."""
+        if self.metrics is not None and self.context.settings.latency == "histogram":
+            self.metrics.tap(marker)
+        if self.events is not None:
+            self.events.tap(marker)
 
     def inherit(self) -> None:
         """Take over incidents of earlier starts, and record a driver that was lost."""
@@ -58,13 +76,13 @@ def begin_bookkeeping(
     ledger: Ledger,
     settings: JobSettings,
     watched: Watched,
-    tap: Callable[[Any], None] | None,
+    metrics: JobMetrics | None,
     *,
     takeover: bool,
     other_hosts: bool = False,
     kind: str = "",
 ) -> Bookkeeping:
-    """Take the next incarnation of a job or Observer. `tap` is given each row of the ledger, see `WriteBehind`."""
+    """Take the next incarnation of a job or Observer. Metrics and listeners are made of the rows that it writes."""
     # Before an incarnation is taken: one that is not needed would have to be ended.
     classifier = load(settings.failures)
     incidents = JobIncidents.load(settings.incidents, classifier)
@@ -82,14 +100,18 @@ def begin_bookkeeping(
     heartbeat = Heartbeat(ledger.uri, incarnation) if settings.heartbeat else None
     if heartbeat is not None:
         heartbeat.beat()
+    dispatcher = incidents.dispatcher(name, incarnation.number, watched, metrics)
+    told = dispatcher is not None and dispatcher.wanted
+    events = LifecycleEvents(incarnation, dispatcher, watched) if dispatcher is not None and told else None
+    taps = [one.tap for one in (metrics, events) if one is not None]
     write_behind = WriteBehind(
         writer,
         name,
         heartbeat,
         settings.heartbeat / 1000,
         registry=incidents.registry,
-        dispatcher=incidents.dispatcher(name, incarnation.number, watched),
-        tap=tap,
+        dispatcher=dispatcher,
+        tap=partial(_tap, taps) if taps else None,
         noted=None if settings.dumps == "off" else dumps.noted,
         vitals=lambda: vitals((query.uid, query.figures) for query in watched()),
     )
@@ -103,4 +125,9 @@ def begin_bookkeeping(
         threading.Event(),
         classifier=classifier,
     )
-    return Bookkeeping(spark, ledger, writer, incidents, dumps, context, watched)
+    return Bookkeeping(spark, ledger, writer, incidents, dumps, context, watched, metrics, events)
+
+
+def _tap(taps: Sequence[Callable[[Any], None]], row: Any) -> None:
+    for tap in taps:
+        tap(row)

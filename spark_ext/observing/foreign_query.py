@@ -240,6 +240,11 @@ class ForeignQuery:
         return None if self.run is None else self.run.query
 
     @property
+    def open_sources(self) -> frozenset[str]:
+        """See `Watchable`."""
+        return frozenset()
+
+    @property
     def sampled_as(self) -> str:
         """See `Watchable`."""
         return "" if self.run is None else self.run.query_id

@@ -10,7 +10,7 @@ from spark_ext.errors import SparkExtError, refused
 from spark_ext.incidents.dispatch import Dispatcher, Notified
 from spark_ext.incidents.loading import listeners_of
 from spark_ext.incidents.registry import OF_A_RULE, Registry, load
-from spark_ext.incidents.types import IncidentChange, MetricsContext
+from spark_ext.incidents.types import IncidentChange, LifecycleEvent, MetricsContext
 from spark_ext.ledger import heartbeat
 from spark_ext.ledger.incidents import heirs, remembered
 from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, JobRow
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from spark_ext.ledger.identity import Incarnation
     from spark_ext.ledger.memory import JobMemory
     from spark_ext.ledger.write_behind import WriteBehind
+    from spark_ext.metrics.job_metrics import JobMetrics
     from spark_ext.queries.watched import Watchable
 
 log = logger("spark_ext.job")
@@ -42,6 +43,7 @@ class JobIncidents:
         self._job: str | None = None
         self._number: int | None = None
         self._runs: Callable[[], Sequence[Watchable]] = tuple
+        self._metrics: JobMetrics | None = None
         self._incarnations: dict[str, int] = {}
 
     @classmethod
@@ -51,9 +53,11 @@ class JobIncidents:
         registry.refuse_unknown_failures(classifier.types)
         return cls(registry, listeners_of(registry))
 
-    def dispatcher(self, job: str, incarnation: int, runs: Callable[[], Sequence[Watchable]]) -> Dispatcher | None:
-        """Delivers changes to the listeners, with figures of the queries; None without listeners."""
-        self._job, self._number, self._runs = job, incarnation, runs
+    def dispatcher(
+        self, job: str, incarnation: int, runs: Callable[[], Sequence[Watchable]], metrics: JobMetrics | None
+    ) -> Dispatcher | None:
+        """Delivers changes and events to the listeners, with figures of the queries; None without listeners."""
+        self._job, self._number, self._runs, self._metrics = job, incarnation, runs, metrics
         return Dispatcher.of(self.registry, self._listeners, self.context)
 
     # -- across starts ------------------------------------------------------------------------------------------------
@@ -88,16 +92,17 @@ class JobIncidents:
 
     # -- what listeners are given -------------------------------------------------------------------------------------
 
-    def context(self, change: IncidentChange) -> MetricsContext:
+    def context(self, subject: IncidentChange | LifecycleEvent) -> MetricsContext:
         """What is known of the job now; for any thread."""
-        query = change.incident.query or None
+        query = subject.query or None
         run = next((run for run in self._runs() if run.uid == query), None)
+        known: dict[str, Any] = {"job": self._job, "incarnation": self._number, "query": query}
+        if self._metrics is not None:
+            known["reports"] = self._metrics.report
         if run is None:
-            return MetricsContext(job=self._job, incarnation=self._number, query=query)
+            return MetricsContext(**known)
         return MetricsContext(
-            job=self._job,
-            incarnation=self._number,
-            query=query,
+            **known,
             epoch=run.committed if run.committed >= 0 else None,
             rows=run.figures.input_rows,
             lag=run.figures.lag.rows,

@@ -180,10 +180,9 @@ class Observation:
         self._over = threading.Event()
         self._jvm_listener: Any = None
         self._metrics = measured(name, settings)
-        tap = None if self._metrics is None else self._metrics.tap
         try:
             self._books = begin_bookkeeping(
-                spark, name, Ledger(state), settings, self._watched, tap, takeover=takeover, kind=OBSERVER
+                spark, name, Ledger(state), settings, self._watched, self._metrics, takeover=takeover, kind=OBSERVER
             )
         except BaseException:
             if self._metrics is not None:
@@ -195,6 +194,7 @@ class Observation:
             self._memory = Memory.read(ledger)
             self._books.inherit()
             self._books.incidents.forget_rules(self._context.write_behind)
+            self._books.begin_events()
         except BaseException:
             with suppress(Exception):
                 self._books.writer.end("the start was refused")

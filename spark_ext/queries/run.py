@@ -109,6 +109,11 @@ class QueryRun:
         return self.launcher.operators
 
     @property
+    def open_sources(self) -> frozenset[str]:
+        """See `Watchable`."""
+        return frozenset(source.uid for source in self.spec.sources) - self.position.ended_sources
+
+    @property
     def live(self) -> bool:
         """Whether Spark runs it, as the last poll has found."""
         return self.launcher.live

@@ -269,6 +269,10 @@ class Watchable(Protocol):
         """Job and query, for messages."""
 
     @property
+    def open_sources(self) -> frozenset[str]:
+        """Uids of its sources that have not ended; of a query that others have started, none."""
+
+    @property
     def live(self) -> bool:
         """Whether Spark runs it, by what is known."""
 

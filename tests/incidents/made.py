@@ -4,7 +4,15 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from spark_ext.incidents.registry import Registry, read_registry
-from spark_ext.incidents.types import Incident, IncidentChange, IncidentState, Severity, query_in
+from spark_ext.incidents.types import (
+    EventKind,
+    Incident,
+    IncidentChange,
+    IncidentState,
+    LifecycleEvent,
+    Severity,
+    query_in,
+)
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 OPEN, RESOLVED = IncidentState.OPEN, IncidentState.RESOLVED
@@ -41,3 +49,8 @@ def change(
 ) -> IncidentChange:  # fmt: skip
     one = incident(id_, seconds, severity=severity, **fields)
     return IncidentChange(incident=one, old=old, new=new, cause="because", at=at(seconds), count=count)
+
+
+def event(new: str, kind: EventKind = EventKind.STATE, seconds: float = 0, **fields: Any) -> LifecycleEvent:
+    given: dict[str, Any] = {"event_id": f"{new}-{seconds}", "query": "q", "incarnation": 3, **fields}
+    return LifecycleEvent(kind=kind, at=at(seconds), new=new, **given)

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from spark_ext import masking
+from spark_ext.errors import ConfigurationError
 from spark_ext.incidents.dispatch import Dispatcher, Outlet
+from spark_ext.incidents.loading import listeners_of
 from spark_ext.incidents.registry import ListenerEntry, Registry, read_registry
-from spark_ext.incidents.types import IncidentChange, MetricsContext, Severity
-from spark_ext.listeners.contract import IncidentListener
-from tests.incidents.made import OPEN, RESOLVED, change
+from spark_ext.incidents.types import EventKind, IncidentChange, LifecycleEvent, MetricsContext, Notice, Severity
+from spark_ext.listeners.contract import IncidentListener, JobStateListener
+from tests.incidents.made import OPEN, RESOLVED, change, event
 from tests.support.waiting import until
 
 CONTEXT = MetricsContext(job="shop", incarnation=3, query="q", epoch=7)
@@ -30,7 +32,7 @@ class Recorder(IncidentListener):
         self.first(change)
         self.got.append((change, context))
 
-    def digest(self, notices: Sequence[tuple[IncidentChange, MetricsContext]]) -> None:
+    def digest(self, notices: Sequence[Notice]) -> None:
         self.digests.append(len(notices))
         super().digest(notices)
 
@@ -210,7 +212,7 @@ def test_secrets_are_masked() -> None:
 
 
 def test_a_context_that_cannot_be_made_keeps_nothing_back() -> None:
-    def broken(_: IncidentChange) -> MetricsContext:
+    def broken(_: object) -> MetricsContext:
         raise KeyError("q")
 
     listener = Recorder()
@@ -218,3 +220,103 @@ def test_a_context_that_cannot_be_made_keeps_nothing_back() -> None:
     dispatcher.put(change("a"))
     dispatcher.close(10)
     assert listener.got[0][1] == MetricsContext()
+
+
+class States(JobStateListener):
+    def __init__(self, first: Callable[[LifecycleEvent], object] = lambda _: None) -> None:
+        self.first = first
+        self.got: list[str] = []
+
+    def happened(self, event: LifecycleEvent, context: MetricsContext) -> None:
+        self.first(event)
+        assert context == CONTEXT
+        self.got.append(f"{event.old} -> {event.new}: {event.cause}")
+
+
+class Misled(JobStateListener):
+    events = ("incident",)
+
+    def happened(self, event: LifecycleEvent, context: MetricsContext) -> None: ...
+
+
+def test_events_come_in_order_to_those_who_ask_for_their_kind() -> None:
+    by_class, by_file, pager = States(), States(), Recorder()
+    outlets = [outlet(by_class), outlet(by_file, "narrow", events=["checkpoint"]), outlet(pager, "incidents")]
+    dispatcher = Dispatcher(outlets)
+    assert dispatcher.wanted == {EventKind.STATE, EventKind.SOURCE, EventKind.CHECKPOINT, EventKind.JOB}
+    masking.remember("hunter2-hunter2")
+    for number in range(20):
+        dispatcher.tell(event("RUNNING", old="RESTARTING", cause=f"{number} hunter2-hunter2"))
+    dispatcher.tell(event("COMPLETED", EventKind.CHECKPOINT, cause="last"))
+    dispatcher.tell(event("committed", EventKind.EPOCH))
+    dispatcher.put(change("a"))
+    dispatcher.close(10)
+    assert by_class.got == [f"RESTARTING -> RUNNING: {number} ***" for number in range(20)] + [
+        "None -> COMPLETED: last"
+    ]
+    assert by_file.got == ["None -> COMPLETED: last"] and pager.ids == ["a"]
+    assert Dispatcher([outlet(Recorder())]).wanted == frozenset()
+
+
+def test_a_listener_of_states_harms_nobody(gate: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
+    stuck, raising, good = States(hanging(gate)), States(lambda _: 1 / 0), States()
+    late = outlet(stuck, "stuck", timeout=20, queue=2)
+    dispatcher = Dispatcher([late, outlet(raising, "raising"), outlet(good)])
+    with caplog.at_level(logging.WARNING):
+        dispatcher.tell(event("RUNNING"))
+        until(lambda: late.figures.late == 1, "the time limit", 10)
+        for _ in range(10):
+            dispatcher.tell(event("PAUSED"))
+        until(lambda: len(good.got) == 11, "the events for the other listener", 10)
+        assert late.figures.dropped == 8
+        gate.set()
+        dispatcher.close(10)
+    assert dispatcher.figures["raising"].failed == 11
+    assert sum("ZeroDivisionError" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_digest_has_changes_and_events_in_their_order() -> None:
+    class Both(Recorder):
+        def __init__(self) -> None:
+            super().__init__()
+            self.order: list[str] = []
+
+        def changed(self, change: IncidentChange, context: MetricsContext) -> None:
+            self.order.append(change.new.value)
+
+        def happened(self, event: LifecycleEvent, context: MetricsContext) -> None:
+            self.order.append(event.new)
+
+    listener = Both()
+    with dispatching(listener, digest="1 hour", events="state") as dispatcher:
+        dispatcher.tell(event("RESTARTING"))
+        dispatcher.put(change("a"))
+        dispatcher.tell(event("RUNNING"))
+    assert listener.order == ["RESTARTING", "OPEN", "RUNNING"] and listener.digests == [3]
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("use: log\n    events: [stat]", "line 3: .*'state'"),
+        ("use: log\n    events: [incident]", "chosen by 'types'"),
+        (f"use: '{__name__}:Misled'", "chosen by 'types'"),
+    ],
+)
+def test_unknown_kinds_are_refused(entry: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        listeners_of(read_registry(f"listeners:\n  - {entry}\n", "shop.yaml"))
+
+
+@pytest.mark.parametrize(
+    "bad", [("Bad-Name", 1.0, ""), ("late", -1.0, ""), ("late", float("nan"), ""), ("late", 1.0, "x" * 201)]
+)
+def test_a_metric_without_a_bound_is_refused(bad: tuple[str, float, str]) -> None:
+    got: list[tuple[str, float, str, bool]] = []
+    context = MetricsContext(reports=lambda *given: got.append(given))
+    context.count("late", label="a")
+    context.gauge("late", -2)
+    with pytest.raises(ValueError, match=r"late|Bad-Name"):
+        context.count(bad[0], bad[1], label=bad[2])
+    assert got == [("late", 1.0, "a", True), ("late", -2.0, "", False)]
+    MetricsContext().count("late")  # the job is not measured

@@ -6,10 +6,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_ext.incidents.types import MetricsContext, Severity
+from spark_ext.incidents.types import EventKind, MetricsContext, Severity
 from spark_ext.listeners.log import LogListener, line
 from spark_ext.listeners.prometheus import PrometheusListener
-from tests.incidents.made import OPEN, RESOLVED, change
+from tests.incidents.made import OPEN, RESOLVED, change, event
 
 SHOP = MetricsContext(job="shop")
 
@@ -58,3 +58,18 @@ def test_prometheus_counts_changes_and_what_is_open() -> None:
     }
     one.close()
     assert values(registry)[("spark_ext_incidents_open", "shop", "late", "WARNING")] == 0
+
+
+def test_events_are_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    registry = CollectorRegistry()
+    with caplog.at_level(logging.INFO, "shop.pager"):
+        for listener in (LogListener(logger="shop.pager"), PrometheusListener(registry=registry)):
+            listener.happened(event("RESTARTING", old="RUNNING", cause="it\tfailed\nbadly"), SHOP)
+            listener.happened(event("FINISHED", EventKind.SOURCE, source="in", details={"epoch": 4}), SHOP)
+    assert [record.getMessage() for record in caplog.records] == [
+        "[state] job 'shop', query 'q': RUNNING -> RESTARTING: it failed",
+        "[source] job 'shop', query 'q', source 'in': FINISHED; epoch 4",
+    ]
+    text = generate_latest(registry).decode()
+    assert 'spark_ext_lifecycle_events_total{job="shop",kind="state",new="RESTARTING"} 1.0' in text
+    assert 'spark_ext_lifecycle_events_total{job="shop",kind="source",new="FINISHED"} 1.0' in text

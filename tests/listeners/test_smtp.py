@@ -19,7 +19,7 @@ from spark_ext.incidents.dispatch import Dispatcher, Outlet
 from spark_ext.incidents.registry import ListenerEntry
 from spark_ext.incidents.types import MetricsContext, Severity
 from spark_ext.listeners.smtp import MOST_SHOWN, SmtpListener, composed
-from tests.incidents.made import OPEN, RESOLVED, change
+from tests.incidents.made import OPEN, RESOLVED, change, event
 from tests.servers.ports import free_ports
 
 CONTEXT = MetricsContext(job="shop", epoch=7)
@@ -117,6 +117,18 @@ def test_a_storm_is_one_mail() -> None:
     assert mail["Subject"] == "[ERROR] shop: 500 incidents, 1 resolved"
     lines = mail.get_content().splitlines()
     assert len(lines) == MOST_SHOWN + 1 and lines[-1].startswith("... and 451 further changes")
+
+
+def test_events_are_lines_of_a_mail() -> None:
+    with serving() as (mailbox, port):
+        listener = SmtpListener(host="127.0.0.1", port=port, encryption="none", **ADDRESSES)
+        listener.happened(event("FINISHED", old="FINISHING"), CONTEXT)
+        listener.digest([(event("RESTARTING"), CONTEXT), (change("a", severity=Severity.ERROR), CONTEXT)])
+    one, both = mailbox.mails
+    assert one["Subject"] == "[event] shop: q: FINISHED"
+    assert "[state] job 'shop', query 'q': FINISHING -> FINISHED" in one.get_content()
+    assert both["Subject"] == "[ERROR] shop: 1 incidents, 0 resolved"
+    assert len(both.get_content().splitlines()) == 2
 
 
 def test_what_an_incident_says_adds_no_header() -> None:

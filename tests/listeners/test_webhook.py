@@ -14,9 +14,9 @@ import pytest
 
 from spark_ext import masking
 from spark_ext.errors import ConfigurationError
-from spark_ext.incidents.types import MetricsContext
+from spark_ext.incidents.types import EventKind, MetricsContext
 from spark_ext.listeners.webhook import WebhookListener, signature
-from tests.incidents.made import OPEN, RESOLVED, change
+from tests.incidents.made import OPEN, RESOLVED, change, event
 from tests.listeners.endpoint import serving
 from tests.sinks.http_2pc.hostile import Play, playing, trickle
 
@@ -41,6 +41,18 @@ def test_a_change_is_json_with_what_is_known() -> None:
     assert found["incident"]["severity"] == "WARNING"
     known = {"job": "shop", "incarnation": 2, "query": "q", "epoch": 7}
     assert found["context"] == known, "what is not known is left out"
+
+
+def test_an_event_is_json_under_its_id() -> None:
+    with serving() as endpoint:
+        listener = WebhookListener(url=endpoint.url)
+        listener.happened(event("COMPLETED", EventKind.CHECKPOINT, 1, details={"checkpoint_id": 7}), CONTEXT)
+        listener.close()
+    ((headers, body),) = endpoint.requests
+    found = json.loads(body)
+    assert headers["spark-ext-delivery"] == found["event"]["event_id"] == "COMPLETED-1"
+    assert (found["event"]["kind"], found["event"]["at"]) == ("checkpoint", "2026-01-01T00:00:01+00:00")
+    assert found["event"]["details"] == {"checkpoint_id": 7} and found["context"]["job"] == "shop"
 
 
 def test_it_is_signed_and_names_the_user_of_its_address() -> None:

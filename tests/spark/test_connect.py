@@ -82,7 +82,13 @@ def linked_twice(remote: str, folder: Path, how: str, python: str = sys.executab
 
 @pytest.mark.core
 def test_windows_to_the_end_and_a_second_run_that_reads_nothing(remote: str, tmp_path: Path) -> None:
+    use = f'use: "tests.support.incident_listener:States", options: {{name: connected, file: {tmp_path / "told"}}}'
+    (tmp_path / "incidents.yaml").write_text(f"listeners: [{{{use}}}]")
     first = run(remote, tmp_path)
+    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+    assert {"state", "source", "checkpoint", "job", "latency", "epoch"} == {one["kind"] for one in told}
+    finished = {(one["kind"], one["source"] or one["query"]) for one in told if one["new"] == "FINISHED"}
+    assert {("source", "rows"), ("source", "copied"), ("state", "windows"), ("state", "")} <= finished
     assert first["state"] == "FINISHED"
     assert first["rows"] == {"windows": 4000, "copy": 4000}
     assert windows(tmp_path) == expected(tmp_path)

@@ -23,7 +23,9 @@ def job_of(spark: SparkSession, folder: str, how: str) -> sx.Job:
 
     `live`: the copy never ends, `slow`: late; `flaky`: a task fails; `without`: the copy is removed.
     """
-    job = sx.Job(spark, "connected", state=f"{folder}/state", takeover=True, heartbeat="1 s")
+    listeners = f"{folder}/incidents.yaml"
+    given = {"incidents": listeners, "latency": "latest", "latency_interval": 0} if Path(listeners).exists() else {}
+    job = sx.Job(spark, "connected", state=f"{folder}/state", takeover=True, heartbeat="1 s", **given)
     read = spark.readStream.format("datagen")
     rows = read.options(uid="rows", rows_of="3000,1000").load()
     counts = sx.with_watermark(rows, "ts", "1 minute").groupBy(F.window("ts", "1 minute"), "key")

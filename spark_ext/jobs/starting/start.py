@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     from spark_ext.model.configuration import Configuration
     from spark_ext.model.control import Event
     from spark_ext.model.dag import JobGraph
-    from spark_ext.model.latency import Marker
     from spark_ext.observing.bookkeeping import Bookkeeping
     from spark_ext.queries.context import WatchContext
     from spark_ext.queries.spec import QuerySpec
@@ -126,7 +125,6 @@ def start_job(
 ) -> Coordinator:
     """Start all queries that have not finished. The steps are those of `docs/architecture.md`."""
     _require_file_system(name, ledger.uri)
-    tap: Callable[[object], None] = (lambda marker: None) if metrics is None else metrics.tap
     execution = ExecutionGraph()
     books = begin_bookkeeping(
         spark,
@@ -134,7 +132,7 @@ def start_job(
         ledger,
         settings,
         lambda: execution.runs,
-        None if metrics is None else metrics.tap,
+        metrics,
         takeover=options.takeover,
         other_hosts=options.other_hosts,
     )
@@ -156,11 +154,12 @@ def start_job(
         remove_listener = partial(backend_of(spark).remove_listener, spark, listener)
         pollers = books.pollers()
         at_end = (*(() if metrics is None else (metrics.end,)), remove_listener, *(one.close for one in pollers))
-        coordinator, parts = _assembled(books, composition, control, plan, context, execution, finals, tap, at_end)
+        coordinator, parts = _assembled(books, composition, control, plan, context, execution, finals, at_end)
         undo.insert(0, coordinator.refuse)
         waiting = [run for run in execution.runs if needs_spark(run, drained=parts.request.drained(run.lineage))]
         _stop_if_asked(coordinator, parts.controller.stop_requested, name, halted=halted)
         announce(context, coordinator)
+        books.begin_events()
         _begin(waiting, context, coordinator, late=not plan.past.definitions)
         if not coordinator.stopping:
             _withdraw_older(waiting, context)
@@ -303,10 +302,9 @@ def _assembled(
     context: JobContext,
     execution: ExecutionGraph,
     finals: Mapping[str, FinalCheckpoint],
-    arrived: Callable[[Marker], None],
     at_end: Sequence[Callable[[], object]],
 ) -> tuple[Coordinator, JobParts]:
-    """The coordinator of a job, and what it moves. `arrived` gets each marker that has passed a commit."""
+    """The coordinator of a job, and what it moves."""
     ledger, memory = books.ledger, plan.past.memory
 
     def finished(uid: str) -> bool:
@@ -315,7 +313,7 @@ def _assembled(
 
     request = EndRequest(context, execution)
     take_id = partial(next, count(context.first_checkpoint))
-    latency = measured_latency(context, lambda: execution.graph, arrived)
+    latency = measured_latency(context, lambda: execution.graph, books.arrived)
     exchanges = Exchanges(
         context, execution, plan.links, finished, restarted_exchanges(plan.gated, memory), latency.follow
     )

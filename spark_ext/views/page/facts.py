@@ -53,7 +53,7 @@ class Facts:
     definitions: Rows = ()
     states: Rows = ()
     checkpoints: Rows = ()
-    finished: Rows = ()  # only kind, query, source, channel, epoch, lineage and drained
+    finished: Rows = ()  # without sequence and position
     exchanges: Rows = ()
     bad_rows: Rows = ()  # how many were moved into their table: query, rows and lineage
     incidents: Rows = ()
@@ -248,7 +248,7 @@ _READ: Final[dict[str, tuple[str, ...] | None]] = {
     DefinitionRow.table: None,
     ExecutionStateRow.table: None,
     CheckpointRow.table: CHECKPOINT_COLUMNS,
-    FinishedRow.table: ("kind", "query", "source", "channel", "epoch", "lineage", "drained"),
+    FinishedRow.table: ("kind", "query", "source", "channel", "epoch", "lineage", "drained", "at", "incarnation"),
     ExchangeRow.table: ("exchange", "event", "query", "lineage"),
     IncidentRow.table: None,
     BadRowsRow.table: ("query", "rows", "lineage"),
