@@ -123,6 +123,48 @@ class Rows(Answer):
     cursor: str | None = Field(description="Where the next page begins; null for the last page.")
 
 
+class LifecycleEventAnswer(Answer):
+    """A message of the stream of lifecycle events."""
+
+    event_id: str = Field(description="Of the fact: a message that is repeated has the same.")
+    kind: str
+    at: datetime
+    query: str = Field(description="Uid of the query; empty: the whole job.")
+    source: str
+    old: str | None
+    new: str
+    cause: str
+    incident: str | None
+    incarnation: int
+    details: dict[str, Any]
+
+
+class TimelineAnswer(Answer):
+    """All starts of a job, and the time in each state, s."""
+
+    wall_s: float = Field(description="From the first start to the end of the last one, or to now.")
+    states_s: dict[str, float] = Field(description="Of the job; they add up to the wall time.")
+    queries_s: dict[str, dict[str, float]] = Field(description="By query and state, while a driver ran.")
+    incidents_s: dict[str, dict[str, float]] = Field(description="By id of the incident that cost time, and state.")
+    since: datetime = Field(description="Where the period of the availability begins; it ends now.")
+    availability: float
+    incarnations: list[dict[str, Any]] = Field(description="Each start with its intervals, epochs and rows.")
+
+
+class AvailabilityAnswer(Answer):
+    """How much of a period a job was not down."""
+
+    since: datetime
+    until: datetime
+    seconds: float = Field(description="How long the job existed in the period.")
+    availability: float = Field(description="The share in which it was not down: 0 to 1.")
+    down_s: float
+    by: str
+    causes_s: dict[str, float] = Field(
+        description="Downtime by class or id of the incident it belongs to, UNKNOWN for none; adds up to down_s."
+    )
+
+
 class PageAnswer(Answer):
     """What the web page shows of a job. For the page: its members may change with each release."""
 

@@ -18,6 +18,7 @@ from spark_ext.server import answers
 from spark_ext.server.bodies import body_schema
 from spark_ext.server.control_routes import control_routes
 from spark_ext.server.guard import caller_of
+from spark_ext.server.history_routes import history_routes
 from spark_ext.server.job_routes import job_routes, summary
 from spark_ext.server.limits import Slots
 from spark_ext.server.page_routes import page_routes
@@ -76,6 +77,7 @@ def create_app(
     slots = Slots(limits.waiting, limits.waiting_each)
     app.include_router(control_routes(jobs, limits, slots))
     app.include_router(page_routes(jobs, slots))
+    app.include_router(history_routes(jobs, slots))
     app.openapi = lambda: _description(app)  # type: ignore[method-assign]
     _handle_errors(app)
     return app

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.control.history import History
@@ -15,6 +15,7 @@ from spark_ext.errors import SparkExtError
 from spark_ext.ledger import Ledger
 from spark_ext.masking import logger
 from spark_ext.server.audit import Audit
+from spark_ext.server.event_log import EventLog
 from spark_ext.server.page_view import PageView
 from spark_ext.server.problems import Problem
 from spark_ext.storage import local_path
@@ -48,6 +49,7 @@ class ServedJob:
         self._lock = threading.Lock()
         self._service, self._own = service, service is None
         self._page: PageView | None = None
+        self.events = EventLog(lambda: self.page.facts(), self._sources)
         self.watcher = Watcher(self.history.poll, POLL_EVERY if local_path(self.state) else POLL_EVERY_REMOTE)
 
     def _opened(self) -> Ledger:
@@ -57,6 +59,10 @@ class ServedJob:
         """The job as its ledger has it now."""
         with self._lock:
             return self._structure.poll()
+
+    def _sources(self) -> Callable[[str], Collection[str]]:
+        known = self.known()
+        return lambda query: known.queries[query].sources if query in known.queries else ()
 
     @property
     def service(self) -> ControlService:

@@ -21,11 +21,13 @@ from tests.support.waiting import until
 
 
 class State:
-    def __init__(self, folder: Path, job: str = "orders", queries: Sequence[str] = ("q", "r")) -> None:
+    def __init__(
+        self, folder: Path, job: str = "orders", queries: Sequence[str] = ("q", "r"), started: datetime | None = None
+    ) -> None:
         self.path = str(folder)
         self.folder = folder
         self.ledger = Ledger(self.path)
-        self.incarnation: Incarnation = start_incarnation(self.ledger, job)
+        self.incarnation: Incarnation = start_incarnation(self.ledger, job, now=started)
         self.writer = LedgerWriter(self.ledger, self.incarnation)
         for query in queries:
             source = OperatorDefinition(f"{query}-in", Role.SOURCE, "files")

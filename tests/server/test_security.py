@@ -23,11 +23,13 @@ from tests.server.served import JOB, Served, client, serving
 pytestmark = pytest.mark.core
 
 OF_JOB = ("", "/epochs", "/finished", "/checkpoints", "/incidents", "/config?query=q", "/kinds", "/nothing")
+OF_HISTORY = ("/events", "/timeline", "/availability")
 OF_CONTROL = ("/control", "/control/x", "/control/stream")
 OF_PAGE = ("/page", "/page/series", "/page/stream", "/page/incidents/x")
 PAGES = (
-    "/ready", "/metrics", "/openapi.json", "/v1/jobs", *(f"{JOB}{page}" for page in OF_JOB + OF_CONTROL + OF_PAGE),
-    "/docs", "/page", "/page/", "/page/index.html", "/page/../v1/jobs",
+    "/ready", "/metrics", "/openapi.json", "/v1/jobs", "/docs",
+    *(f"{JOB}{page}" for page in OF_JOB + OF_HISTORY + OF_CONTROL + OF_PAGE),
+    "/page", "/page/", "/page/index.html", "/page/../v1/jobs",
 )  # fmt: skip
 
 
