@@ -101,6 +101,7 @@ SAID = {
     "backfill_then_live": "5000 rows, 5000 of them different",
     "cdc_to_upsert": "the first run read 3 changes, the second 3",
     "incremental_files": "monday read 2 rows, tuesday 1; the job is SUSPENDED",
+    "judge_progress": "slow, of 2 queries",
     "own_source": "a further run reads 0 rows",
     "windows_to_the_end": "with 1000 readings; 0 rows are left in the state",
 }
