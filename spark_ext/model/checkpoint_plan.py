@@ -54,7 +54,6 @@ class Reason(Enum):
     FAILED = "the query has failed"
     CANCELED = "the query was canceled before its end"
     SUSPENDED = "the query has read what was there, and waits for the end of this run"
-    UNION_STATE = "the source is partly finished, and its state is one list over all channels"
     FORGOTTEN = "Spark has removed the epoch that a consistent cut needs"
     INCONSISTENT = "its place in the checkpoint does not fit those of the queries that it depends on"
 
@@ -65,11 +64,9 @@ class NotNow:
 
     reason: Reason
     query: str
-    operator: str = ""  # the source, if the reason is a source's
 
     def __str__(self) -> str:
-        who = f"query '{self.query}'" + (f", source '{self.operator}'" if self.operator else "")
-        return f"{who}: {self.reason.value}"
+        return f"query '{self.query}': {self.reason.value}"
 
 
 _REASONS: Mapping[Phase, Reason] = {
@@ -149,25 +146,3 @@ def plan_checkpoint(graph: JobGraph, phases: Mapping[str, Phase]) -> CheckpointP
                 trigger.append(query)
             running.add(query)
     return CheckpointPlan(graph, frozenset(trigger), frozenset(running), frozenset(finished))
-
-
-@dataclass(frozen=True)
-class SourceFinish:
-    """What a source declares about its state, and how far it has finished."""
-
-    query: str
-    uid: str
-    finish: Finish
-    union_state: bool = False
-    """Whether its state is one list over all channels, which each reader receives as a whole ("union state").
-
-    The part of a finished channel cannot be separated from the rest: without it a restore would read the channel again.
-    """
-
-
-def check_union_state(sources: Iterable[SourceFinish]) -> NotNow | None:
-    """The first source that prevents a checkpoint: partly finished, with union state. None: no such source."""
-    for source in sources:
-        if source.union_state and source.finish is Finish.PARTLY:
-            return NotNow(Reason.UNION_STATE, source.query, source.uid)
-    return None

@@ -1,4 +1,4 @@
-"""Conformance P1 to P10: which queries take part in a checkpoint, by the graph and the phase of each query."""
+"""Conformance P1 to P9: which queries take part in a checkpoint, by the graph and the phase of each query."""
 
 import itertools
 import random
@@ -12,15 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ext.model.checkpoint_metadata import Finish
-from spark_ext.model.checkpoint_plan import (
-    CheckpointPlan,
-    NotNow,
-    Phase,
-    Reason,
-    SourceFinish,
-    check_union_state,
-    plan_checkpoint,
-)
+from spark_ext.model.checkpoint_plan import CheckpointPlan, NotNow, Phase, Reason, plan_checkpoint
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.lifecycle import LEGAL, State
 from tests.support.graphs import chain, graphs, layers
@@ -130,15 +122,6 @@ def test_p8_a_query_that_runs_is_partly_finished_at_most(sources: list[Finish], 
     )
 
 
-@pytest.mark.parametrize("finish", Finish)
-@pytest.mark.parametrize("union_state", [True, False])
-def test_p9_union_state_refuses_only_while_partly_finished(finish: Finish, union_state: bool) -> None:
-    sources = [SourceFinish("a", "fine", Finish.PARTLY), SourceFinish("a", "shared", finish, union_state)]
-    refused = union_state and finish is Finish.PARTLY
-    assert check_union_state(sources) == (NotNow(Reason.UNION_STATE, "a", "shared") if refused else None)
-    assert str(NotNow(Reason.UNION_STATE, "a", "shared")).startswith("query 'a', source 'shared': ")
-
-
 def test_each_state_of_a_query_has_a_phase() -> None:
     found = {state: Phase.of(state) for state in LEGAL}
     assert set(found.values()) == set(Phase) - {Phase.GATED}
@@ -173,13 +156,13 @@ def plan_and_finish(shape: Callable[[int], JobGraph], size: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [chain, lambda size: layers(size // 10, 10), lambda size: layers(10, size // 10)])
-def test_p10_the_work_is_linear_in_the_number_of_queries(shape: Callable[[int], JobGraph]) -> None:
+def test_p9_the_work_is_linear_in_the_number_of_queries(shape: Callable[[int], JobGraph]) -> None:
     few, many = steps(lambda: plan_and_finish(shape, 100)), steps(lambda: plan_and_finish(shape, 1_000))
     assert 5 * few < many < 11 * few
 
 
 @pytest.mark.parametrize("shape", [chain, lambda size: layers(size // 10, 10)])
-def test_p10_plans_10_000_queries(shape: Callable[[int], JobGraph]) -> None:
+def test_p9_plans_10_000_queries(shape: Callable[[int], JobGraph]) -> None:
     graph = shape(10_000)
     plan = planned(graph)
     assert plan.trigger == set(graph.roots) and len(plan.wait_for) == 10_000

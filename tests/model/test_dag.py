@@ -162,8 +162,8 @@ def test_a_long_list_of_names_is_cut() -> None:
     assert "'q10'" not in refused.value.what
 
 
-def test_p10_a_chain_of_10_000_queries_is_a_graph() -> None:
-    """Conformance P10: neither the stack nor the order of addition limits it."""
+def test_p9_a_chain_of_10_000_queries_is_a_graph() -> None:
+    """Conformance P9: neither the stack nor the order of addition limits it."""
     graph = chain(10_000)
     assert graph.order == tuple(f"q{number}" for number in range(10_000))
     assert len(graph.descendants("q0")) == 9_999
