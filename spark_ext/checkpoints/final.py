@@ -161,9 +161,6 @@ class FinalCheckpoint:
                 kept="all rows are committed; the query is not finished and its operators are not closed",
                 do="find out what the operator is waiting for, and run the job again: it continues to wait",
             )
-        if not self._spec.sources or self._spec.natives:
-            # Only a source of channels can make an epoch without rows; one of Spark's own would read more input.
-            return Advance.WAIT
         if not under_way:
             wanted = query_offsets.final_epochs(offsets) + 1
             request(self._context.control, f"source:{self._asked}", "final_epoch", wanted)

@@ -15,6 +15,7 @@ from spark_ext.options import UID
 from spark_ext.queries import operators
 from spark_ext.queries.writer_checks import (
     NOTHING_STARTED,
+    check_finalization,
     check_session,
     check_source,
     check_target,
@@ -154,6 +155,7 @@ def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: b
         )
     spec = QuerySpec(uid, writer, tuple(sources), tuple(ends), tuple(natives), sink, target.format, available_now)
     refuse_repeated(operator, spec.operators)
+    check_finalization({one.uid: one.format for one in spec.operators}, natives, operator)
     return spec
 
 

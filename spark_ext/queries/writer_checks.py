@@ -5,7 +5,7 @@ That is everything on its writer or in its plan that a job, or a sink, could onl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from spark_ext.control.with_control import STAMP
@@ -205,6 +205,18 @@ def check_watermarks(found: tuple[Watermark, ...], operator: str) -> None:
             f"use spark_ext.with_watermark(df, '{watermark.column}', delay) in place of df.withWatermark, once for "
             "each source",
         )
+
+
+def check_finalization(found: Mapping[str, str], natives: Sequence[str], operator: str) -> None:
+    """Refuse an operator that has to be finalized beside one of Spark's own sources."""
+    for uid, form in found.items() if natives else ():
+        if operators.requires_finalization(form):
+            _refuse(
+                f"'{uid}' ({form}) has to be finalized at the end of input (requires_finalization), which "
+                f"may take further epochs without rows, and {natives[0]} would read more input in each of them",
+                operator,
+                "read the input with a source of this library, or write it with a sink that need not be finalized",
+            )
 
 
 def _bounded(source: ChannelSource) -> bool:

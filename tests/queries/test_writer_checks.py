@@ -147,6 +147,17 @@ def test_sparks_own_watermark_over_its_own_source_is_accepted(lab: JobHarness) -
     job.add("batch", lab.source("a").writeStream.format("noop"))
 
 
+def test_what_has_to_be_finalized_is_refused_beside_sparks_source(lab: JobHarness) -> None:
+    """Only a source of channels can make the epochs that it may need: it would be waited for at the end of each run."""
+    rate = lab.spark.readStream.format("rate").load()
+    with pytest.raises(ConfigurationError, match=r"'q-out' \(patient_folder\) has to be finalized.* source 'rate'"):
+        lab.job(rate, sink="patient_folder")
+    beside = lab.source().select("n").union(rate.select("value"))
+    with pytest.raises(ConfigurationError, match="requires_finalization"):
+        lab.job(beside, sink="patient_folder")
+    lab.job(rate)
+
+
 @pytest.mark.without_validators(validators.no_state_left, reason="duplicates are remembered without an end")
 def test_state_that_is_left_at_the_end_is_said(lab: JobHarness, caplog: pytest.LogCaptureFixture) -> None:
     result = lab.run(lab.source(counts="5").dropDuplicates(["n"]))
