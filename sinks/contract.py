@@ -157,6 +157,10 @@ class TwoPhaseCommitSink(Connector):
     """Whether `commit` is also called for an epoch without rows that carries the barrier of an aligned checkpoint
     (`Epoch.barrier`), because the target records it."""
 
+    passes_watermarks: ClassVar[bool] = False
+    """Whether `commit` is also called for an epoch without rows in which the query's watermark is later than in the one
+    before (`Epoch.watermark`), because the target passes it on with the rows."""
+
     rolls_back: ClassVar[bool] = False
     """Whether `roll_back` can take later epochs away, so that a savepoint can be restored in place."""
 

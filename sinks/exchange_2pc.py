@@ -76,6 +76,7 @@ class ExchangeSink(TwoPhaseCommitSink):
     options_type = ExchangeSinkOptions
     options: ExchangeSinkOptions
     records_barriers: ClassVar[bool] = True
+    passes_watermarks: ClassVar[bool] = True
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)

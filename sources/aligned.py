@@ -29,6 +29,8 @@ class Together:
     """How many rows lie between."""
     bytes: int | None = None
     """How many bytes; None: unknown."""
+    watermark: int = 0
+    """The watermark of the query that has written what is there, ms since 1970 UTC; 0: none that is later."""
 
 
 class AlignedSource(ABC):
@@ -49,8 +51,13 @@ class AlignedSource(ABC):
         return True
 
     @abstractmethod
-    def advance_together(self, positions: Mapping[str, Position], limit: Limit) -> Together | None:
-        """How far this epoch may read all channels; None when there is nothing to read."""
+    def advance_together(
+        self, positions: Mapping[str, Position], limit: Limit, watermark: int | None
+    ) -> Together | None:
+        """How far this epoch may read all channels; None when there is nothing to read.
+
+        `watermark` is that of the positions, if a later one is reason enough for an epoch; None: it is not.
+        """
 
     def lag_together(self, positions: Mapping[str, Position]) -> int | None:
         """Rows of all channels that exist and come after these positions; None: unknown. As `lag`."""

@@ -12,13 +12,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from spark_ext.exchange.descriptor import event_times
+from spark_ext.exchange.kinds import parts
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.model.end_of_input import END_MICROS, FORMAT, TIME, ZERO, EndOffset, next_offset
+from spark_ext.model.end_of_input import END_MICROS, FORMAT, TIME, ZERO, EndOffset, next_offset, taken_over
 from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.options import Names, Options
 from spark_ext.sources.runtime.stream_reader import StreamReader
@@ -44,6 +47,8 @@ class EndOfInputOptions(Options):
 
     watches: Names = ()
     """Uids of the sources under the watermark, comma-separated; empty, or with a `?`: the marker never comes."""
+    stays: Names = ()
+    """By how much, ms, the watermark stays behind that of the producer of each; empty: the rows move it."""
 
 
 class EndOfInput(DataSource):
@@ -69,7 +74,7 @@ class EndOfInput(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader that Spark uses."""
         registry.enter(self._given)
-        return EndOfInputReader(self._options.uid, self._options.watches)
+        return EndOfInputReader(self._options.uid, self._options.watches, tuple(map(int, self._options.stays)))
 
 
 class CommittedEpochs:
@@ -99,19 +104,30 @@ class CommittedEpochs:
             self._epoch, self._newest = epoch, self._log.offsets(epoch)
         return self._newest
 
+    @property
+    def watermark_moved(self) -> bool:
+        """Whether the watermark is later behind the newest committed epoch than it was in it."""
+        logged = self._newest
+        if logged is None:
+            return False
+        commit = self._log.commit(logged.epoch) or {}
+        return int(commit.get("nextBatchWatermarkMs", 0)) > int(logged.metadata.get("batchWatermarkMs", 0))
+
 
 class EndOfInputReader(StreamReader):
     """One marker in one query. Planning methods run in the planner process, `read` on an executor."""
 
-    def __init__(self, uid: str, watches: tuple[str, ...]) -> None:
+    def __init__(self, uid: str, watches: tuple[str, ...], stays: tuple[int, ...]) -> None:
         self._uid = uid
         self._watches = watches
+        self._stays = stays
         self._before: int | None = None
         self._epochs: CommittedEpochs | None = None
         self._available_now = False
         self._held: bool | None = None  # whether the job's start plans no epochs; None: not known
         self._begun: tuple[int, int, int | None] | None = None
         """When it began: the newest committed epoch, how often an event time had been put back, and the one to be."""
+        self._moved = (-1, False)  # the newest committed epoch, and whether its watermark has yet to be passed on
 
     @property
     def uid(self) -> str:
@@ -140,7 +156,7 @@ class EndOfInputReader(StreamReader):
             return start
         end = next_offset(offset, self._watches, self._committed(), self._before)
         if end is offset:
-            end = self._carried(offset)
+            end = self._passing(self._taken_over(offset) if self._stays else self._carried(offset))
         if end is offset:
             return start
         before_planning(registry.lookup(self._uid))
@@ -157,6 +173,33 @@ class EndOfInputReader(StreamReader):
         if at is None or offset.carried > before or self._committed_epoch == first:
             return offset
         return replace(offset, carried=offset.carried + 1, at=at)
+
+    def _taken_over(self, offset: EndOffset) -> EndOffset:
+        """The offset with the watermark of the producers, if it is later than before, or once in each start."""
+        epoch = self._committed_epoch
+        if self._begun is None:
+            self._begun = epoch, offset.carried, None
+        first, before, _ = self._begun
+        at = taken_over(self._committed(), self._watches, self._stays)
+        again = offset.carried == before and epoch > first
+        if at is None or (at <= offset.at and not again):
+            return offset
+        return replace(offset, carried=offset.carried + 1, at=min(max(at, offset.at), END_MICROS))
+
+    def _passing(self, offset: EndOffset) -> EndOffset:
+        """The offset with one more epoch, if the watermark has moved in the newest one and others wait for it."""
+        epoch = self._committed_epoch
+        if epoch != self._moved[0] and self._epochs is not None:
+            self._moved = epoch, self._is_read and self._epochs.watermark_moved
+        return replace(offset, passed=offset.passed + 1) if self._moved[1] else offset
+
+    @cached_property
+    def _is_read(self) -> bool:
+        """Whether the query writes an exchange whose rows have its watermark."""
+        registration = registry.lookup(self._uid)
+        found = [] if registration is None else [parts(kind, path, self._uid) for kind, path, _ in registration.writes]
+        about = [one.master.describe() for one in found]
+        return any(event_times(one.schema) for one in about if one is not None)
 
     @property
     def _committed_epoch(self) -> int:

@@ -44,6 +44,8 @@ class ExchangeSourceOptions(SourceOptions):
     """The exchange's folder: `exchanges/<name>` in the job's state directory."""
     kind: Kind = "arrow"
     """How the exchange is stored."""
+    watermarks: str = ""
+    """Columns that the producer's watermark is about, and its delay, ms, as JSON. `Exchange.read` sets it."""
 
     def identity(self) -> dict[str, str]:
         """The exchange's name: its folder moves with the job's state directory."""
@@ -132,7 +134,9 @@ class ExchangeSource(AlignedSource, ChannelSource):
         first = state.passes_over(state.released) or state.released
         return [Channel(str(number), [first, 0], about.id) for number in range(about.partitions)]
 
-    def advance_together(self, positions: Mapping[str, Position], limit: Limit) -> Together | None:
+    def advance_together(
+        self, positions: Mapping[str, Position], limit: Limit, watermark: int | None
+    ) -> Together | None:
         """See `spark_ext.exchange.positions.advance`."""
         log = self._parts.master.log
         about = self._described()
@@ -154,13 +158,13 @@ class ExchangeSource(AlignedSource, ChannelSource):
                 kept="the exchange is unchanged; nothing was read",
                 do=f"restore the whole job from one checkpoint, or discard the history with {RESET}",
             )
-        step = advance(state, log.entry, front, limit.rows, limit.bytes)
+        step = advance(state, log.entry, front, limit.rows, limit.bytes, watermark=watermark)
         if not step.moved:
             return None
         # The log that was looked at may be that of an exchange which was created again under this process.
         self._refuse_other(about.id, self._parts.master.describe())
         ends = {str(number): step.front.position(number) for number in range(len(step.front.rows))}
-        return Together(ends, step.sealed, step.barrier or 0, step.rows, step.bytes)
+        return Together(ends, step.sealed, step.barrier or 0, step.rows, step.bytes, step.watermark)
 
     def _refresh(self) -> LogState:
         self._known_state, self._known_at = self._parts.master.log.look(), time.monotonic()

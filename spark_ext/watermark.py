@@ -7,20 +7,36 @@ operator once all input has ended, and removed just after it.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from spark_ext.errors import refused
-from spark_ext.model.end_of_input import EVENT_TIME, FORMAT, TIME, UNKNOWN, ZERO, marker_uid, max_policy_error
+from spark_ext.model.end_of_input import (
+    DELAY,
+    EVENT_TIME,
+    FORMAT,
+    NEVER,
+    PRODUCERS_DELAY,
+    STAYS,
+    TIME,
+    UNKNOWN,
+    ZERO,
+    marker_uid,
+    max_policy_error,
+)
 from spark_ext.options import UID
 from spark_ext.spark.backend.kinds import backend_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from spark_ext.spark.backend.contract import PlanSource
 
 _KEPT: Final = "nothing was started"
 
@@ -41,6 +57,9 @@ def with_watermark(df: DataFrame, column: str, delay: str) -> DataFrame:
     of them ends before the other. Both forms are correct; in the first one a source that has ended no longer holds the
     watermark back.
 
+    Over `exchange.read` the watermark of the query that writes the exchange is taken over, if it is about this column:
+    the least one of several. A `delay` longer than that query's keeps it back by the difference.
+
     Args:
         df: a streaming DataFrame.
         column: a top-level column of type timestamp.
@@ -51,7 +70,8 @@ def with_watermark(df: DataFrame, column: str, delay: str) -> DataFrame:
             missing or not a timestamp; the session's watermark policy is `max`.
     """
     who = f"with_watermark on column '{column}'"
-    sources = _check(df, who)
+    leaves = _check(df, who)
+    sources = tuple(leaf.uid or UNKNOWN for leaf in leaves)
     field = _event_time(df, column, who)
     if UNKNOWN in sources:
         # The end of a source without a uid is unknown.
@@ -59,19 +79,45 @@ def with_watermark(df: DataFrame, column: str, delay: str) -> DataFrame:
     flag = "__end_of_input"  # the column that distinguishes the marker from the user's rows
     while flag.lower() in {name.lower() for name in df.columns}:
         flag += "_"
-    marker = _marker(df.sparkSession, sources, df.schema, field, flag)
-    name = df.columns[field].replace("`", "``")
-    # Spark reports the greatest event time of the whole query alone; that of each watermark is put back at a start.
-    df = df.observe(marker_uid(sources), F.max(F.unix_micros(F.col(f"`{name}`"))).alias(EVENT_TIME))
-    both = df.withColumn(flag, F.lit(False)).union(marker).withWatermark(column, delay)
+    taken_over = _taken_over(df, leaves, field, column, delay)
+    options = {STAYS: ",".join(map(str, taken_over.stays))} if taken_over else {}
+    marker = _marker(df.sparkSession, sources, options, df.schema, field, flag)
+    name = df.columns[field]
+    time = F.col(f"`{name.replace('`', '``')}`")
+    if taken_over is None:
+        # Spark reports the greatest event time of the whole query alone; each watermark's is put back at a start.
+        df = df.observe(marker_uid(sources), F.max(F.unix_micros(time)).alias(EVENT_TIME))
+    both = df.withColumn(flag, F.lit(False)).union(marker).withWatermark(column, NEVER if taken_over else delay)
     # The form matters. Spark pushes filters below the watermark operator, where they would remove the marker; a single
     # expression that is not deterministic stays in place. (A conjunction would be split, and a part of it pushed.)
     stays = F.when(F.spark_partition_id() >= 0, ~F.col(flag)).otherwise(F.lit(False))
-    return both.where(stays).drop(flag)
+    kept = both.where(stays).drop(flag)
+    if taken_over is None:
+        return kept
+    # What depends on the delay, such as dropDuplicatesWithinWatermark, reads it from the column.
+    return kept.withColumn(name, time.alias(name, metadata={DELAY: taken_over.delay}))
 
 
-def _check(df: DataFrame, who: str) -> tuple[str, ...]:
-    """The uids of the sources below, `?` for a source without one."""
+class _TakenOver(NamedTuple):
+    """A watermark that is that of other queries of the job, which write what its sources read."""
+
+    delay: int  # the longest of its own and theirs, ms
+    stays: tuple[int, ...]  # by how much it stays behind that of each, ms
+
+
+def _taken_over(df: DataFrame, leaves: Sequence[PlanSource], field: int, column: str, delay: str) -> _TakenOver | None:
+    """What to take over; None if rows move the watermark: the column is not that of each exchange, as it was read."""
+    if PRODUCERS_DELAY not in (df.schema[field].metadata or {}):
+        return None
+    theirs = [json.loads(leaf.options.get("watermarks", "{}")).get(df.columns[field]) for leaf in leaves]
+    if None in theirs or backend_of(df).stateful_operators(df):
+        return None
+    own = int(df.withWatermark(column, delay).schema[field].metadata[DELAY])
+    return _TakenOver(max(own, *theirs), tuple(max(0, own - one) for one in theirs))
+
+
+def _check(df: DataFrame, who: str) -> tuple[PlanSource, ...]:
+    """The sources below, without its uid if it cannot be known when one ends."""
     if not df.isStreaming:
         raise refused(
             "the DataFrame is not streaming: a batch query has no watermark",
@@ -91,16 +137,16 @@ def _check(df: DataFrame, who: str) -> tuple[str, ...]:
             "window(window_column, ...) with the same watermark",
             _KEPT,
         )
-    uids = tuple(leaf.uid if leaf.uid and UID.fullmatch(leaf.uid) else UNKNOWN for leaf in leaves)
-    for uid, count in Counter(uids).items():
-        if count > 1 and uid != UNKNOWN:
+    known = [leaf if leaf.uid and UID.fullmatch(leaf.uid) else replace(leaf, uid=None) for leaf in leaves]
+    for uid, count in Counter(leaf.uid for leaf in known).items():
+        if count > 1 and uid is not None:
             raise refused(
                 f"source '{uid}' occurs {count} times below the watermark; its state would be ambiguous",
                 who,
                 "load the source once per use, each time with a uid of its own (a self-join too)",
                 _KEPT,
             )
-    return uids
+    return tuple(known)
 
 
 def _event_time(df: DataFrame, column: str, who: str) -> int:
@@ -127,11 +173,18 @@ def _event_time(df: DataFrame, column: str, who: str) -> int:
     return found[0]
 
 
-def _marker(spark: SparkSession, watches: Sequence[str], schema: T.StructType, event_time: int, flag: str) -> DataFrame:
+def _marker(
+    spark: SparkSession,
+    watches: Sequence[str],
+    options: Mapping[str, str],
+    schema: T.StructType,
+    event_time: int,
+    flag: str,
+) -> DataFrame:
     """The marker row with the columns of the user's rows, and the flag."""
     backend_of(spark).activate_if_none(spark)
     uid = marker_uid(watches)
-    reader = spark.readStream.format(FORMAT).option("uid", uid).option("watches", ",".join(watches))
+    reader = spark.readStream.format(FORMAT).options(uid=uid, watches=",".join(watches), **options)
     end = backend_of(spark).name_source(reader, spark, uid).load()
     values: list[Column] = []
     for position, field in enumerate(schema):

@@ -18,10 +18,12 @@ from spark_ext.bad_rows.sift import Numbered
 from spark_ext.control import current, levels
 from spark_ext.control.current import EpochContext
 from spark_ext.errors import NOTHING_VISIBLE, CommitError, ConfigurationError, DataError, StateError
+from spark_ext.exchange.descriptor import event_times
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.failures import record
 from spark_ext.masking import guarded
 from spark_ext.model.barriers import NO_BARRIER, SourceBarrier, barrier_of
+from spark_ext.model.end_of_input import DELAY, passed_watermark
 from spark_ext.model.identity import ONLY_JOBS, Identity, state_of
 from spark_ext.model.query_offsets import final_epochs, source_offsets
 from spark_ext.sinks.contract import CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
@@ -206,9 +208,10 @@ class EpochWriter(ArrowWriter):
             )
         prepared = [message.prepared for message in written if message.prepared is not None]
         final = self._sink.requires_finalization and self._is_final(batchId)
-        barrier = self._barrier(batchId)
+        barrier, watermark, advanced = self._carried_by(batchId)
         bad = [message.bad for message in written if message.bad is not None]
-        empty = not prepared and not bad and not final and not (self._sink.records_barriers and barrier)
+        carries = (self._sink.records_barriers and barrier) or advanced
+        empty = not prepared and not bad and not final and not carries
         mine = self._identity
         if empty and not mine.in_job:
             return  # nothing is fenced
@@ -225,6 +228,7 @@ class EpochWriter(ArrowWriter):
             start=mine.start,
             previous=before.of(self._uid, mine.lineage, query_id) if before else None,
             barrier=barrier or None,
+            watermark=watermark,
         )
         if empty:
             tries = attempts(self._sink.options, f"the check of the target of sink '{self._uid}'", reraise=True)
@@ -308,13 +312,21 @@ class EpochWriter(ArrowWriter):
         logged = SparkLog(self._identity.checkpoint).offsets(epoch)
         return logged is not None and final_epochs(logged) > 0
 
-    def _barrier(self, epoch: int) -> int:
-        """The barrier with which the epoch ends, by the offsets of it and of the one before; 0: none."""
+    def _carried_by(self, epoch: int) -> tuple[int, int, bool]:
+        """What the offsets of the epoch and of the one before say, so that a replay of it finds the same.
+
+        The barrier with which it ends, or 0; the watermark to pass on, or 0; and whether that is a later one.
+        """
         if not self._identity.in_job:
-            return NO_BARRIER
+            return NO_BARRIER, 0, False
         log = SparkLog(self._identity.checkpoint)
-        carried = _carried(log.offsets(epoch))
-        return carried if carried and carried > _carried(log.offsets(epoch - 1)) else NO_BARRIER
+        logged, before = log.offsets(epoch), log.offsets(epoch - 1)
+        carried = _carried(logged)
+        barrier = carried if carried and carried > _carried(before) else NO_BARRIER
+        if not (self._sink.passes_watermarks and event_times(self._schema, DELAY)):
+            return barrier, 0, False
+        watermark = passed_watermark(logged)
+        return barrier, watermark, watermark > passed_watermark(before)
 
 
 def _carried(logged: LoggedOffsets | None) -> int:

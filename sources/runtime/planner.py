@@ -392,7 +392,9 @@ class Planner:
         allowed = budget.allowed(Channel(""), None, 1)
         if allowed is None:
             return start
-        step = source.advance_together({name: state.at for name, state in channels.items()}, allowed.limit)
+        passes = self.registration is not None and self.registration.passes
+        known = start.watermark if passes else None
+        step = source.advance_together({name: state.at for name, state in channels.items()}, allowed.limit, known)
         if step is None:
             return start
         budget.spend(allowed, step)
@@ -400,7 +402,7 @@ class Planner:
         self._taken += [(channel, start.sequence + 1 if step.finished else 0) for channel in self._pending]
         self._pending.clear()
         moved = {name: replace(state, at=step.ends[name]) for name, state in channels.items()}
-        start = replace(start, barrier=max(start.barrier, step.barrier))
+        start = replace(start, barrier=max(start.barrier, step.barrier), watermark=max(start.watermark, step.watermark))
         if not step.finished:
             return replace(start, running=moved)
         ends = enumerate(moved.items(), start.sequence + 1)

@@ -94,6 +94,7 @@ def epoch_entry(
         rows=rows,
         segments=tuple(segments),
         barrier=epoch.barrier,
+        watermark=epoch.watermark,
         total=state.total + sum(rows),
         incarnation=epoch.incarnation,
     )

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType, TimestampType
 
 from spark_ext.errors import RESET, ConfigurationError, StateError
 from spark_ext.exchange.entries import not_of_this_release
+from spark_ext.model.end_of_input import DELAY, PRODUCERS_DELAY
 
 VERSION: Final = 1
-WATERMARK: Final = "spark.watermarkDelayMs"  # the mark of a watermark in a column's metadata
 _FIXED: Final = ("name", "kind", "partitions", "key")
 """What rows that are there already depend on; the name is part of the identity of the epochs that wrote them."""
 
@@ -81,7 +81,7 @@ class Descriptor:
                 raise self._differs(f"column '{column}'", there.get(column, missing), asked.get(column, missing))
         if list(there) != list(asked):
             raise self._differs("the order of the columns", ", ".join(there), ", ".join(asked))
-        return replace(self, max_in_flight=wanted.max_in_flight, keep=wanted.keep)
+        return replace(self, columns=wanted.columns, max_in_flight=wanted.max_in_flight, keep=wanted.keep)
 
     def _differs(self, what: str, there: str, asked: str) -> ConfigurationError:
         return ConfigurationError(
@@ -97,14 +97,25 @@ def nullable(schema: StructType) -> StructType:
     """A schema without what does not hold for rows that were stored.
 
     That is constraints on nulls, which Spark derives differently from one release to the next, and the mark of a
-    watermark: behind `read` nothing advances the producer's, and Spark would take the mark for one of its own.
+    watermark, which Spark would take for one of its own: of a timestamp it is kept under another name.
     """
-    return StructType.fromJson(_nullable(schema.jsonValue()))
+    kept = event_times(schema, DELAY)
+    columns: dict[str, Any] = _nullable(schema.jsonValue())
+    for column in columns["fields"]:
+        if column["name"] in kept:
+            column["metadata"] = {**column["metadata"], PRODUCERS_DELAY: kept[column["name"]]}
+    return StructType.fromJson(columns)
+
+
+def event_times(schema: StructType, mark: str = PRODUCERS_DELAY) -> dict[str, int]:
+    """The columns that the watermark of the query that writes them is about, with its delay, ms."""
+    times = (field for field in schema.fields if isinstance(field.dataType, TimestampType))
+    return {field.name: int(field.metadata[mark]) for field in times if mark in (field.metadata or {})}
 
 
 def _nullable(raw: Any) -> Any:
     if isinstance(raw, dict):
-        out = {name: _nullable(value) for name, value in raw.items() if name != WATERMARK}
+        out = {name: _nullable(value) for name, value in raw.items() if name not in (DELAY, PRODUCERS_DELAY)}
         for flag in ("nullable", "containsNull", "valueContainsNull"):
             if flag in out:
                 out[flag] = True

@@ -5,8 +5,8 @@ the number), so it never has two versions, and a number once read stays what it 
 therefore (entry, row): the entry's number, and how many of its rows have been read, for each partition.
 
 * `claim`: a start of the job may write from here on, and older ones may not.
-* `epoch`: an epoch of the producer: its identity, rows per partition, segments and, when a checkpoint's barrier came
-  with it, the barrier.
+* `epoch`: an epoch of the producer: its identity, rows per partition, segments, the watermark under which it ran and,
+  when a checkpoint's barrier came with it, the barrier.
 * `seal`: the producer has finished; each partition ends here.
 * `cut`: the entries after a number are abandoned: a restore or a reset continues from there under a new lineage. They
   keep their numbers, so positions before them stay what they are, and readers pass over them.
@@ -78,6 +78,8 @@ class Entry:
     segments: tuple[Segment, ...] = ()
     barrier: int | None = None
     """The checkpoint whose barrier this epoch carries: the cut of the producer is right after it."""
+    watermark: int = 0
+    """The producer's in this epoch, ms since 1970 UTC: what comes after the entry is not older, or is late. 0: none."""
     total: int = 0
     """Rows of the exchange up to the end of this entry, without those that are abandoned; of a release those below."""
     incarnation: int = 0

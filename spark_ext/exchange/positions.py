@@ -56,14 +56,23 @@ class Step:
     bytes: int = 0
     barrier: int | None = None  # the barrier that the last entry carries: the epoch ends with it
     sealed: bool = False  # whether the producer has finished there: every partition ends
+    watermark: int = 0  # the producer's behind it, ms since 1970 UTC, if it is later than the reader's; else 0
 
     @property
     def moved(self) -> bool:
         """Whether there is anything in it; a front may move over entries without rows, which makes no epoch."""
-        return bool(self.rows or self.sealed or self.barrier is not None)
+        return bool(self.rows or self.sealed or self.barrier is not None or self.watermark)
 
 
-def advance(state: LogState, at: At, start: Front, rows: int | None, size: int | None, upto: int | None = None) -> Step:
+def advance(
+    state: LogState,
+    at: At,
+    start: Front,
+    rows: int | None,
+    size: int | None,
+    upto: int | None = None,
+    watermark: int | None = None,
+) -> Step:
     """How far an epoch may read.
 
     Whole entries are taken as long as they fit; an entry that is larger than the limit is read by rows, each partition
@@ -74,9 +83,13 @@ def advance(state: LogState, at: At, start: Front, rows: int | None, size: int |
 
     Entries that came after the state are not read, nor those from `upto` on. The limits are in rows, and approximately
     in bytes; None means no limit.
+
+    `watermark` is the producer's up to the start: an entry with a later one makes an epoch, even without rows. It
+    counts once all rows of its entry are read: the watermark that closes a window comes with its rows. None: nobody
+    asks for it.
     """
     _refuse_abandoned(state, at, start)
-    front, end, taken, weight = start, start, 0, 0
+    front, end, taken, weight, later = start, start, 0, 0, 0
     none = (0,) * len(start.rows)
     while upto is None or front.entry < upto:
         beyond = state.passes_over(front.entry)
@@ -105,9 +118,10 @@ def advance(state: LogState, at: At, start: Front, rows: int | None, size: int |
         front = Front(front.entry + 1, none)
         if entry.kind is EntryKind.EPOCH:
             end, taken, weight = front, taken + count, weight + cost
+            later = max(later, entry.watermark) if watermark is not None and entry.watermark > watermark else later
         if entry.barrier is not None:
-            return Step(end, taken, weight, entry.barrier)
-    return Step(end, taken, weight) if taken else Step(start)
+            return Step(end, taken, weight, entry.barrier, watermark=later)
+    return Step(end, taken, weight, watermark=later) if taken or later else Step(start)
 
 
 def _refuse_abandoned(state: LogState, at: At, start: Front) -> None:

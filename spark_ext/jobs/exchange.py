@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import ParseException
 
 from spark_ext.errors import ConfigurationError, refused
-from spark_ext.exchange.descriptor import Descriptor, nullable
+from spark_ext.exchange.descriptor import Descriptor, event_times, nullable
 from spark_ext.exchange.kinds import KINDS, parts
 from spark_ext.model.pressure import in_flight
 from spark_ext.options import UID, milliseconds
@@ -122,11 +123,18 @@ class Exchange:
                     f"the key column '{column}' is not among the columns {', '.join(columns)}", "correct the key"
                 )
         schema = nullable(df.schema)
-        if self._schema is not None and self._schema != schema:
+        if self._schema is not None and nullable(self._schema) != nullable(schema):  # without marks of watermarks
             raise self._refused(
                 f"the rows have the schema {df.schema.simpleString()}, and the exchange was given "
                 f"{self._schema.simpleString()}",
                 "make them the same",
+            )
+        known = event_times(self._schema) if self._schema is not None and self._readers else {}
+        if known.items() - event_times(schema).items():
+            raise self._refused(
+                f"read was called before write, and took over the watermark of an earlier start ({_delays(known)}); "
+                f"the rows have another one now ({_delays(event_times(schema))})",
+                "call write before read",
             )
         self._schema = schema
         options = {**self._options, **self._writing}
@@ -158,6 +166,9 @@ class Exchange:
             )
         self._readers[uid] = None
         given = {**self._options, **{name: str(value) for name, value in options.items()}}
+        times = event_times(self._schema)
+        if times:
+            given["watermarks"] = json.dumps(times)
         reader = self._spark.readStream.format("exchange").schema(self._schema).options(uid=uid, **given)
         return backend_of(self._spark).name_source(reader, self._spark, uid).load()
 
@@ -166,6 +177,10 @@ class Exchange:
 
     def __repr__(self) -> str:
         return f"<Exchange {self.name}: {self._partitions} partitions, read by {', '.join(self._readers) or 'nobody'}>"
+
+
+def _delays(times: Mapping[str, int]) -> str:
+    return ", ".join(f"column '{name}', {delay} ms" for name, delay in times.items()) or "none"
 
 
 def _parsed(schema: StructType | str, operator: str) -> StructType:

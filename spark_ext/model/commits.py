@@ -220,6 +220,8 @@ class Epoch:
     """The newest epoch of this query that is known to be in the target; None: none is known to be."""
     barrier: int | None = field(default=None, compare=False)
     """The aligned checkpoint whose cut of the query is right after this epoch, if any."""
+    watermark: int = field(default=0, compare=False)
+    """The query's watermark in this epoch, ms since 1970 UTC, for a sink that `passes_watermarks`; 0: none."""
 
     @property
     def mark(self) -> FenceMark:

@@ -15,6 +15,11 @@ steps again, because a restarted query no longer knows the watermark of each sin
 For the same reason a planner process puts back how far event time had come below its watermark: once, by a row with
 that time, behind the first epoch of its query. Otherwise a source without new rows would hold back the others.
 
+Over sources that read exchanges the watermark is the least of those of their producers, if each has one for the column.
+Rows do not move it then: Spark is given a delay of `NEVER`, and the marker emits rows that are as far in the future
+behind the watermark that the entries read so far have carried. Where the query writes an exchange in its turn, an epoch
+is added when Spark's watermark has moved without another one, so that the next entry carries it.
+
 Pure: no clock, no file, no Spark.
 """
 
@@ -41,6 +46,19 @@ around 57,000), so that such rows are emitted at the end too; and 95,000 years b
 that Spark can add gaps, delays and intervals to it.
 """
 
+DELAY: Final = "spark.watermarkDelayMs"  # in the metadata of a column with a watermark: its delay, ms
+PRODUCERS_DELAY: Final = "spark_ext.watermarkDelayMs"  # the same, in a column of what another query has written
+
+NEVER: Final = "36500000 days"
+"""A delay by which no row moves a watermark: some 100,000 years."""
+
+NEVER_MICROS: Final = 36_500_000 * 86_400_000_000
+NEVER_YEARS: Final = "+10"
+"""How a time that is so far behind one before the year 10000 begins in ISO 8601."""
+
+STAYS: Final = "stays"
+"""Option of the source: by how much, ms, the watermark stays behind that of the producer of each watched source."""
+
 MAX_UID: Final = 128
 
 _POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
@@ -54,7 +72,8 @@ class EndOffset:
     marker: int = 0  # number of markers emitted, over all runs
     flushed: bool = False  # the epoch after the last marker is planned; once it is committed, the state is empty
     carried: int = 0  # how often an earlier event time was put back, over all runs
-    at: int = 0  # the last one that was put back, microseconds since 1970 UTC
+    at: int = 0  # the last one that was put back, or taken over from producers, microseconds since 1970 UTC
+    passed: int = 0  # how often an epoch was added so that the watermark passes on, over all runs
 
     def to_json(self) -> dict[str, Json]:
         """The JSON form."""
@@ -65,13 +84,17 @@ class EndOffset:
             "marker": self.marker,
             "flushed": self.flushed,
             **({"carried": self.carried, "at": self.at} if self.carried else {}),
+            **({"passed": self.passed} if self.passed else {}),
         }
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Json], uid: str | None = None) -> EndOffset:
         """Read an offset of this version or the former one."""
         check(raw, OffsetKind.END_OF_INPUT, uid, f"end of input '{raw.get('uid') if uid is None else uid}'")
-        return cls(raw["uid"], raw["marker"], raw["flushed"], raw.get("carried", 0), raw.get("at", 0))
+        return cls(
+            *(raw[name] for name in ("uid", "marker", "flushed")),
+            *(raw.get(name, 0) for name in ("carried", "at", "passed")),
+        )
 
 
 def is_end_of_input_offset(raw: Json) -> bool:
@@ -107,6 +130,25 @@ def next_offset(start: EndOffset, watches: Sequence[str], committed: LoggedOffse
     if start.marker == before:
         return replace(start, marker=start.marker + 1, flushed=False)
     return replace(start, flushed=True)
+
+
+def taken_over(committed: LoggedOffsets | None, watches: Sequence[str], stays: Sequence[int]) -> int | None:
+    """The marker's event time for the least watermark of the producers, microseconds.
+
+    A source that has ended holds nothing back. None: one has no watermark yet, or all have ended.
+    """
+    logged = {} if committed is None else {raw["uid"]: raw for raw in committed.sources if kind_of(raw) is not None}
+    open_ = [(logged.get(uid, {}), late) for uid, late in zip(watches, stays, strict=True)]
+    known = [(raw.get("watermark", 0), late) for raw, late in open_ if not raw.get("ended")]
+    if not known or not all(watermark for watermark, _ in known):
+        return None
+    return NEVER_MICROS + 1000 * int(min(watermark - late for watermark, late in known))
+
+
+def passed_watermark(logged: LoggedOffsets | None) -> int:
+    """The watermark in an epoch, ms, to pass on; 0: none. The end of time is passed on by the exchange's seal."""
+    found = 0 if logged is None else int(logged.metadata.get("batchWatermarkMs", 0))
+    return found if found < (END_MICROS - NEVER_MICROS) // 1000 else 0
 
 
 def _refuse_policy(uid: str, committed: LoggedOffsets) -> None:

@@ -88,6 +88,7 @@ class SourceOffset:
     final: int = 0  # number of empty epochs added for operators that were not finalized at the end of input
     stage: Json = None  # of several: number of the current stage, from 0, and what it must remember
     barrier: int = 0  # newest aligned checkpoint whose barrier it carries: what is read up to here belongs to it
+    watermark: int = 0  # that of the query which has written what is read up to here, ms since 1970 UTC; 0: none
 
     @property
     def of_a_job(self) -> bool:
@@ -106,7 +107,7 @@ class SourceOffset:
             out["running"] = {name: _running_json(state) for name, state in self.running.items()}
         if self.finished:
             out["finished"] = [_finished_json(finish) for finish in self.finished]
-        for name in ("confirmed", "sequence", "control", "final", "barrier"):
+        for name in ("confirmed", "sequence", "control", "final", "barrier", "watermark"):
             if getattr(self, name):
                 out[name] = getattr(self, name)
         for name in ("ended", "drained"):
@@ -136,6 +137,7 @@ class SourceOffset:
             final=raw.get("final", 0),
             stage=raw.get("stage"),
             barrier=raw.get("barrier", 0),
+            watermark=raw.get("watermark", 0),
         )
 
     def confirm(self, sequence: int) -> SourceOffset:

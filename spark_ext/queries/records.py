@@ -10,6 +10,7 @@ from spark_ext.ledger.kinds import FinishedKind
 from spark_ext.ledger.schema import FinishedRow
 from spark_ext.model import query_offsets
 from spark_ext.model.checkpoint_metadata import QueryMetadata, SinkMetadata, SourceMetadata, finish_of
+from spark_ext.model.end_of_input import STAYS
 from spark_ext.model.offsets import Finished, LoggedOffsets
 from spark_ext.queries.spec import QuerySpec
 from spark_ext.spark.session.registry import Registration
@@ -132,6 +133,7 @@ def registrations(
     if spec.sink is not None:
         roles.append((spec.sink.uid, "sink"))
     writes = _writes(spec, context)
+    taken_over = {uid for end in spec.ends if end.options.get(STAYS) for uid in end.options["watches"].split(",")}
     return [
         Registration(
             uid=uid,
@@ -156,7 +158,8 @@ def registrations(
             available_now=context.until is not None or spec.available_now,
             samples=context.settings.monitor_interval > 0,
             lag_ms=context.settings.lag_interval if role == "source" else 0,
-            writes=writes if role == "source" else (),
+            writes=writes if role != "sink" else (),
+            passes=uid in taken_over,
             claims_after=claims_after,
             closed=role == "source" and uid in closed,
         )

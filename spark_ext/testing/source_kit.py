@@ -383,16 +383,18 @@ def watched(kind: type[ChannelSource], steps: dict[str, Advance]) -> type[Channe
             steps[channel.id] = step
             return step
 
-        def advance_together(self, positions: Mapping[str, Position], limit: Limit) -> Together | None:
+        def advance_together(
+            self, positions: Mapping[str, Position], limit: Limit, watermark: int | None
+        ) -> Together | None:
             """Must move exactly the channels that it is given, all of them, and have no side effects."""
-            step: Together | None = super().advance_together(positions, limit)
+            step: Together | None = super().advance_together(positions, limit, watermark)
             if step is None:
                 return None
             if step.ends.keys() != positions.keys():
                 raise ContractViolation(f"channels {sorted(positions)} were to advance, and {sorted(step.ends)} did")
             if step.ends == positions and not step.finished:
                 raise ContractViolation(f"an epoch moves no channel: {positions}")
-            if step != super().advance_together(positions, limit):
+            if step != super().advance_together(positions, limit, watermark):
                 raise ContractViolation(f"a second plan from {positions} gave another epoch")
             return step
 

@@ -14,7 +14,7 @@ from tests.chaos import beside, follow, history
 from tests.chaos.commands import end_on_sigterm, workplace
 from tests.chaos.harness import Report, Say, Target, kills_at_steps, random_kills, undisturbed
 from tests.chaos.outlets import OUTLETS
-from tests.chaos.scenario import Scenario, actions, compact, diamond, flights, remote_flights
+from tests.chaos.scenario import Scenario, actions, compact, diamond, flights, remote_flights, speeds
 from tests.chaos.sinks import chaos, summary
 from tests.servers.connect import ConnectServer
 from tests.support.cheap_jvm import REMOTE
@@ -33,7 +33,7 @@ def main(
         bool, typer.Option(help=f"flights or compact in clients of Spark Connect: {', '.join(REMOTE_KINDS)}")
     ] = False,
     seed: Annotated[int, typer.Option(help="random seed; determines the order of events")] = 1,
-    job: Annotated[str, typer.Option(help="flights, compact, diamond, history, follow or beside")] = "flights",
+    job: Annotated[str, typer.Option(help="flights, compact, diamond, speeds, history, follow or beside")] = "flights",
     sink: Annotated[
         str, typer.Option(help="run a small job into this sink instead; several, comma-separated, or 'all'")
     ] = "",
@@ -64,7 +64,8 @@ def main(
             failed = show(beside.chaos(folder, kills=kills, targets=chosen, seed=seed, say=say), console)
         else:
             chosen = _targets(targets, REMOTE_KINDS if remote else KINDS)
-            scenarios = {"flights": lambda: flights(data.resolve()), "compact": compact, "diamond": diamond}
+            scenarios = {"flights": lambda: flights(data.resolve()), "compact": compact}
+            scenarios |= {"diamond": diamond, "speeds": speeds}
             if job not in scenarios:
                 raise typer.BadParameter(
                     f"unknown job '{job}'; choose {', '.join(scenarios)}, history, follow or beside"

@@ -198,7 +198,7 @@ class ExchangeOutlet(Outlet):
     def rows(self, out: Path) -> pa.Table:
         source = ExchangeSource({"uid": "chaos", "path": str(_exchange(out))})
         channels = list(source.discover())
-        step = source.advance_together({channel.id: channel.begin for channel in channels}, Limit(None, None))
+        step = source.advance_together({channel.id: channel.begin for channel in channels}, Limit(), None)
         assert step is not None and step.finished, "the exchange is not sealed"
         batches = [
             batch for channel in channels for batch in source.read(channel, channel.begin, step.ends[channel.id])

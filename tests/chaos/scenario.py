@@ -34,7 +34,7 @@ def actions(job: str) -> dict[str, str]:
     """The action at each named step: the driver is killed, by itself or by a worker."""
     own: dict[str, str] = dict.fromkeys((*START_STEPS, *FINAL_STEPS), "kill")
     own |= dict.fromkeys(COMMIT_STEPS, "kill-driver")
-    return own | (EXCHANGE_STEPS if job == "diamond" else {})
+    return own | (EXCHANGE_STEPS if job in ("diamond", "speeds") else {})
 
 
 class Server(Protocol):
@@ -103,6 +103,12 @@ def diamond() -> Scenario:
     """Four queries over two exchanges; windows, a union of two ways, aligned checkpoints while it runs."""
     tables = {"diamond": "diamond-table", "copy": "copy-table"}
     return Scenario("tests.chaos.diamond", tables, ("rows", "minutes", "both", "copy"), exchanges=("x", "y"))
+
+
+def speeds() -> Scenario:
+    """Windows over two exchanges of unequal speed, beside the same in one query."""
+    tables = {name: f"{name}-table" for name in ("windows", "single")}
+    return Scenario("tests.chaos.speeds", tables, ("left", "right", *tables), exchanges=("x", "y"))
 
 
 def remote_flights(data: Path) -> Scenario:

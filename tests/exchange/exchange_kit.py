@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,10 +138,10 @@ class Producer:
         table = pa.Table.from_pylist(list(rows), schema=to_arrow_schema(self.schema))
         return self.sink.write(self.schema, iter(table.to_batches(10)), task)
 
-    def write(self, *tasks: Iterable[dict[str, Any]], barrier: int | None = None) -> None:
+    def write(self, *tasks: Iterable[dict[str, Any]], barrier: int | None = None, watermark: int = 0) -> None:
         self.epoch += 1
         prepared = [self.prepare(list(rows), self.epoch, number) for number, rows in enumerate(tasks)]
-        given = self.identity(self.epoch, barrier)
+        given = replace(self.identity(self.epoch, barrier), watermark=watermark)
         self.sink.commit(self.schema, given, [one for one in prepared if one is not None])
 
     def seal(self) -> None:

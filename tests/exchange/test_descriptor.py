@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructField, StructType, TimestampType
 
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.exchange.arrow import arrow_parts
-from spark_ext.exchange.descriptor import VERSION, Descriptor, nullable
+from spark_ext.exchange.descriptor import VERSION, Descriptor, event_times, nullable
+from spark_ext.model.end_of_input import DELAY, PRODUCERS_DELAY
 from spark_ext.schemas.ddl import columns
 from spark_ext.storage import LocalFolder
 
@@ -61,6 +63,17 @@ def test_what_must_not_change_is_refused_by_name(changes: dict[str, Any], messag
 def test_constraints_on_nulls_are_not_part_of_a_schema() -> None:
     strict = columns("id bigint not null, s struct<x: int not null>")
     assert nullable(strict) == columns("id bigint, s struct<x: int>")
+
+
+def test_the_watermark_of_a_column_is_kept_as_its_producers() -> None:
+    """Spark must not take it for one of its own, and it does not pass a query without a watermark."""
+    at, window = {DELAY: 5000}, StructType([StructField("end", TimestampType(), metadata={DELAY: 5000})])
+    given = StructType([StructField("at", TimestampType(), metadata=at), StructField("w", window, metadata=at)])
+    kept = nullable(given)
+    assert event_times(kept) == {"at": 5000} and DELAY not in str(kept.jsonValue()).replace(PRODUCERS_DELAY, "")
+    assert event_times(nullable(kept)) == {}
+    older, newer = (described(columns=one.jsonValue()) for one in (nullable(kept), kept))
+    assert event_times(older.merged(newer).schema) == {"at": 5000}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"name": "x"}', '{"version": 1}', '{"version": 1, "key": []}'])

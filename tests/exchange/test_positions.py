@@ -31,7 +31,7 @@ class Log:
         self.state = self.state.after(entry)
         return len(self.entries) - 1
 
-    def epoch(self, *tasks: Sequence[int], barrier: int | None = None, weight: int = 10) -> int:
+    def epoch(self, *tasks: Sequence[int], barrier: int | None = None, weight: int = 10, watermark: int = 0) -> int:
         """An epoch of tasks; each has wrote so many rows for each partition, in runs of one batch."""
         segments = []
         for task, rows in enumerate(tasks):
@@ -42,7 +42,7 @@ class Log:
         number = self.add(
             Entry(
                 EntryKind.EPOCH, epoch=len(self.entries), rows=tuple(rows), segments=tuple(segments), barrier=barrier,
-                total=self.state.total + sum(rows),
+                total=self.state.total + sum(rows), watermark=watermark,
             )
         )  # fmt: skip
         self.visible.append(number)
@@ -93,7 +93,8 @@ def logs(draw: st.DrawFn, cuts: bool = True) -> Log:
         kind = draw(st.sampled_from(kinds))
         if kind in ("epoch", "barrier"):
             tasks = draw(st.lists(st.lists(size, min_size=log.partitions, max_size=log.partitions), max_size=3))
-            log.epoch(*tasks, barrier=len(log.entries) if kind == "barrier" else None, weight=draw(st.integers(1, 9)))
+            given = {"weight": draw(st.integers(1, 9)), "watermark": draw(st.integers(0, 3)) * len(log.entries)}
+            log.epoch(*tasks, barrier=len(log.entries) if kind == "barrier" else None, **given)
         elif kind == "claim":
             log.add(Entry(EntryKind.CLAIM, incarnation=len(log.entries) + 1))
         elif kind == "register":
@@ -143,6 +144,31 @@ def test_epochs_of_any_limits_have_each_row_once_in_order(log: Log, data: st.Dat
     assert sealed is (log.state.sealed is not None)
     assert barriers == [number for number in log.visible if log.entries[number].barrier is not None]
     assert rows_before(log.at, log.state, front) == log.state.total
+
+
+@given(log=logs(), data=st.data())
+@settings(deadline=None)
+def test_a_watermark_is_that_of_the_entries_read_to_their_end(log: Log, data: st.DataObject) -> None:
+    """A later one makes an epoch without rows; who does not ask for it gets the same rows."""
+    front, known = Front(0, (0,) * log.partitions), 0
+    plain = front
+    while True:
+        rows = data.draw(limits)
+        step = advance(log.state, log.at, front, rows, None, watermark=known)
+        passed = [log.entries[number].watermark for number in log.visible if number < step.front.entry]
+        assert step.watermark in (0, max(passed, default=0)) and (not step.watermark or step.watermark > known)
+        known = max(known, step.watermark)
+        assert known == max(passed, default=0) or step.sealed or not step.moved
+        if not step.moved:
+            break
+        front = step.front
+    while (step := advance(log.state, log.at, plain, None, None)).moved:
+        assert not step.watermark
+        plain = step.front
+    for number in range(log.partitions):
+        assert log.read(number, [0, 0], front.position(number)) == log.rows(number)
+    if log.state.sealed is None:
+        assert known == max((log.entries[number].watermark for number in log.visible), default=0)
 
 
 @given(log=logs(cuts=False), data=st.data())

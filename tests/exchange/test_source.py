@@ -95,6 +95,32 @@ def test_a_drain_does_not_end_it_and_the_seal_does(producer: Producer) -> None:
     assert read(producer, log) == list(range(5))
 
 
+@pytest.mark.parametrize("kind", ["arrow", "delta"])
+def test_an_offset_carries_the_watermark_of_its_producer(tmp_path: Path, kind: str) -> None:
+    """Whoever reads: a source above which nothing takes it over plans no epoch for it."""
+    producer = Producer(tmp_path / "w", kind=kind)
+    producer.start()
+
+    def planned(passes: bool) -> Planner:
+        return Planner(source(producer, kind=kind), registration(passes=passes), FakeLedger())
+
+    asks, asks_not = (Log(), planned(True)), (Log(), planned(False))
+    producer.write(rows(0, 4))  # as it was written before entries had watermarks
+    assert [log.plan(running) is None for log, running in (asks, asks_not)] == [False, False]
+    producer.write(watermark=70)
+    producer.start()
+    producer.write(watermark=50)
+    assert [log.plan(running) is None for log, running in (asks, asks_not)] == [False, True]
+    assert asks[0].offsets[-1].watermark == 70
+    log = asks[0]
+    assert log.plan(planned(True)) is None, "neither does a new planner, for what is known"
+    producer.write(rows(4, 8), watermark=90)
+    small = Planner(source(producer, kind=kind, max_rows_per_epoch=3), registration(passes=True), FakeLedger())
+    assert log.plan(small) and log.offsets[-1].watermark == 70, "rows of the entry are still to be read"
+    assert log.plan(small) and log.offsets[-1].watermark == 90
+    assert asks_not[0].plan(asks_not[1]) and asks_not[0].offsets[-1].watermark == 0
+
+
 def test_restarts_between_epochs_of_a_growing_one_lose_no_row(producer: Producer) -> None:
     def grow(epoch: int) -> None:
         if epoch < 8:
@@ -316,7 +342,7 @@ def test_sources_of_a_producer_wait_while_the_exchange_is_full(
 def test_a_source_is_pickled_without_what_it_has_opened(producer: Producer) -> None:
     producer.write(rows(0, 3))
     one = source(producer)
-    assert one.advance_together({str(number): [0, 0] for number in range(3)}, Limit()) is not None
+    assert one.advance_together({str(number): [0, 0] for number in range(3)}, Limit(), None) is not None
     copy = pickle.loads(pickle.dumps(one))
     made = producer.parts.master.describe()
     assert made is not None

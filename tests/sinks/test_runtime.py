@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.model.commits import Claim, CommitOutcome, Epoch, Task
@@ -140,3 +140,32 @@ def test_only_the_first_epoch_that_carries_it_has_it(kind: type[Recorder], empty
     sink.calls.clear()
     writer.commit([Written("query-id", 2, 1, "rows")], 2)
     assert sink.calls == [("commit", 2, 4)], "repeated, with rows"
+
+
+class Passing(Recorder):
+    passes_watermarks = True
+
+    def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Any]) -> CommitOutcome:
+        self.calls.append(("commit", epoch.number, epoch.watermark))
+        return CommitOutcome.COMMITTED
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_an_epoch_without_rows_is_committed_for_a_later_watermark(tmp_path: Path, marked: bool) -> None:
+    """Its value is that of Spark's log, in a replay too; without a column that it is about nobody needs it."""
+    checkpoint = tmp_path / "queries" / "q" / "checkpoint"
+    (checkpoint / "offsets").mkdir(parents=True)
+    for epoch, at in enumerate((0, 500, 500, 700)):
+        (checkpoint / "offsets" / str(epoch)).write_text(f'v1\n{{"batchWatermarkMs":{at}}}\n-')
+    given = {"uid": "out", OPTION: Identity("lab", "id", "q", str(tmp_path), str(checkpoint), 1, 1, 5).encode()}
+    sink = Passing(given)
+    sink.calls = []
+    times = StructField("ts", TimestampType(), metadata={"spark.watermarkDelayMs": 1000} if marked else {})
+    writer = EpochWriter(sink, StructType([times]))
+    for epoch in (0, 1, 2, 3, 3):
+        writer.commit([Written("query-id", epoch, 0, None)], epoch)
+    writer.commit([Written("query-id", 2, 0, "rows")], 2)
+    late = ("commit", 3, 700)
+    wanted = [("check", 0, None), ("commit", 1, 500), ("check", 2, None), late, late, ("commit", 2, 500)]
+    never = [*(("check", epoch, None) for epoch in (0, 1, 2, 3, 3)), ("commit", 2, 0)]
+    assert sink.calls == (wanted if marked else never)

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,17 +12,24 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from spark_ext.errors import ConfigurationError, OffsetError
+from spark_ext.exchange.arrow import arrow_parts
+from spark_ext.exchange.descriptor import nullable
 from spark_ext.model.end_of_input import (
+    DELAY,
     END_MICROS,
     FORMAT,
     MAX_UID,
+    NEVER_MICROS,
     EndOffset,
     all_ended,
     is_end_of_input_offset,
     marker_uid,
     next_offset,
+    passed_watermark,
+    taken_over,
 )
 from spark_ext.model.offsets import VERSION, LoggedOffsets, SourceOffset
 from spark_ext.options import UID
@@ -29,6 +38,8 @@ from spark_ext.spark.logs import watermarks
 from spark_ext.spark.session import registry
 from spark_ext.spark.session.registry import Registration
 from spark_ext.spark.watching.query_events import Hint, hint_of
+from spark_ext.storage import LocalFolder
+from tests.support.exchanges import descriptor
 
 START = EndOffset("a~end")
 
@@ -75,6 +86,32 @@ def test_a_checkpoints_policy_max_is_refused_before_the_marker() -> None:
     with pytest.raises(ConfigurationError, match="multipleWatermarkPolicy"):
         next_offset(START, ("a",), epoch(1, "max", a=True), 0)
     assert next_offset(START, ("a",), epoch(1, "max", a=False), 0) is START
+
+
+def test_the_least_watermark_of_producers_that_go_on_is_taken_over() -> None:
+    def committed(**sources: int | None) -> LoggedOffsets:
+        """By source its watermark; None: it has ended."""
+        every = (SourceOffset(uid, watermark=at or 0, ended=at is None) for uid, at in sources.items())
+        return LoggedOffsets(1, {}, tuple(one.to_json() for one in every))
+
+    def at(logged: LoggedOffsets | None, *stays: int) -> int | None:
+        found = taken_over(logged, ("a", "b"), stays or (0, 0))
+        return None if found is None else (found - NEVER_MICROS) // 1000
+
+    assert at(None) is at(committed(a=7)) is at(committed(a=7, b=0)) is at(committed(a=None, b=None)) is None
+    assert at(committed(a=7, b=9)) == 7 and at(committed(a=None, b=9, c=1)) == 9
+    assert at(committed(a=7, b=9), 0, 5) == 4, "a delay that is longer than the producer's"
+
+
+def test_the_end_of_a_producers_time_passes_with_its_seal_alone() -> None:
+    def passed(at_ms: int) -> int:
+        return passed_watermark(LoggedOffsets(3, {"batchWatermarkMs": at_ms}, ()))
+
+    year_9999 = 253_402_300_799_000
+    assert passed(year_9999) == year_9999 and passed_watermark(None) == 0
+    for delay_micros in (0, 3_600_000_000, NEVER_MICROS):
+        assert passed((END_MICROS - delay_micros) // 1000) == 0
+    assert year_9999 * 1000 + NEVER_MICROS < END_MICROS < 2**63
 
 
 @given(st.lists(st.booleans(), max_size=12), st.integers(0, 3), st.booleans())
@@ -176,7 +213,7 @@ def test_an_idle_query_rarely_looks_at_a_remote_log(tmp_path: Path, monkeypatch:
 
 def test_the_reader_decides_from_the_checkpoint_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "registry"))
-    reader = EndOfInputReader("a~end", ("a",))
+    reader = EndOfInputReader("a~end", ("a",), ())
     start = reader.initialOffset()
     write_epoch(tmp_path / "checkpoint", 0, a=True)
     assert reader.latestOffset(start, None) == start, "outside a job"
@@ -202,18 +239,92 @@ def test_a_new_planner_puts_its_event_time_back_behind_one_epoch(tmp_path: Path)
     registry.publish([Registration("a~end", FORMAT, "job", "0", "q", str(tmp_path), str(checkpoint), 1, 0)], place)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(registry.VARIABLE, str(place))
-        reader = EndOfInputReader("a~end", ("a",))
+        reader = EndOfInputReader("a~end", ("a",), ())
         start = START.to_json()
         assert reader.latestOffset(start, None) == start, "there is nothing new"
         write_epoch(checkpoint, 4, a=False)
         end = reader.latestOffset(start, None)
         assert EndOffset.from_json(end) == EndOffset("a~end", carried=1, at=50), "later ones may be of another history"
         assert reader.latestOffset(end, None) == end, "once"
-    (task,) = EndOfInputReader("a~end", ("a",)).partitions(start, end)
+    (task,) = EndOfInputReader("a~end", ("a",), ()).partitions(start, end)
     (batch,) = reader.read(task)
     assert batch.column("end_of_time").cast(pa.int64()).to_pylist() == [50]
     assert not reader.partitions(end, end)
     shutil.rmtree(place)
+
+
+@contextmanager
+def planned(tmp_path: Path, stays: tuple[int, ...], **about: Any) -> Iterator[Callable[[], EndOfInputReader]]:
+    """New planners of the marker of a query whose checkpoint is the folder `checkpoint`."""
+    place = registry.new_folder()
+    place.mkdir(mode=0o700)
+    given = ("a~end", FORMAT, "job", "0", "q", str(tmp_path), str(tmp_path / "checkpoint"), 1, 0)
+    registry.publish([Registration(*given, **about)], place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(registry.VARIABLE, str(place))
+        yield lambda: EndOfInputReader("a~end", ("a",), stays)
+    shutil.rmtree(place)
+
+
+def test_a_watermark_is_taken_over_when_it_is_later_and_in_each_start(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+
+    def commit(number: int, watermark: int) -> None:
+        write_epoch(checkpoint, number, a=False)
+        (checkpoint / "offsets" / str(number)).write_text(
+            "\n".join(["v1", "{}", json.dumps(SourceOffset("a", watermark=watermark).to_json())])
+        )
+
+    def rows(start: Any, end: Any) -> list[int]:
+        return [(task.value - NEVER_MICROS) // 1000 for task in reader.partitions(start, end)]
+
+    with planned(tmp_path, (0,)) as new:
+        reader, start = new(), START.to_json()
+        commit(0, 0)
+        assert reader.latestOffset(start, None) == start
+        commit(1, 50)
+        end = reader.latestOffset(start, None)
+        assert rows(start, end) == [50] and reader.latestOffset(end, None) == end
+        commit(2, 50)
+        assert reader.latestOffset(end, None) == end, "once"
+        reader = new()
+        assert reader.latestOffset(end, None) == end, "Spark restores it, and nobody else's may have moved"
+        commit(3, 50)
+        again = reader.latestOffset(end, None)
+        assert rows(end, again) == [50], "Spark has forgotten which watermark it was"
+        commit(4, 40)
+        assert reader.latestOffset(again, None) == again
+
+
+def test_a_watermark_that_has_moved_is_passed_on_by_an_epoch(tmp_path: Path) -> None:
+    """Of a query that writes an exchange with its event time, and once for each move."""
+    checkpoint = tmp_path / "checkpoint"
+
+    def commit(number: int, at: int, then: int) -> None:
+        write_epoch(checkpoint, number, a=False)
+        lines = ["v1", *map(json.dumps, ({"batchWatermarkMs": at}, SourceOffset("a").to_json()))]
+        (checkpoint / "offsets" / str(number)).write_text("\n".join(lines))
+        (checkpoint / "commits" / str(number)).write_text(f'v1\n{{"nextBatchWatermarkMs":{then}}}')
+
+    def written(name: str, columns: StructType) -> tuple[str, str, tuple[str, ...]]:
+        made = arrow_parts(LocalFolder(tmp_path / name), name).master
+        made.register(descriptor(name, columns=nullable(columns).jsonValue()))
+        return "arrow", str(tmp_path / name), ()
+
+    marked = StructType([StructField("ts", TimestampType(), metadata={DELAY: 1000})])
+    commit(0, 0, 700)
+    start = START.to_json()
+    with planned(tmp_path, (), writes=(written("x", marked),)) as new:
+        reader = new()
+        end = reader.latestOffset(start, None)
+        assert EndOffset.from_json(end) == EndOffset("a~end", passed=1) and not reader.partitions(start, end)
+        assert reader.latestOffset(start, None) == end, "asked again, as long as no epoch has followed"
+        commit(1, 700, 700)
+        assert reader.latestOffset(end, None) == end == new().latestOffset(end, None)
+    commit(2, 700, 900)
+    for writes in ((), (written("y", StructType([StructField("n", LongType())])),)):
+        with planned(tmp_path, (), writes=writes) as new:
+            assert new().latestOffset(end, None) == end, "nobody could use it"
 
 
 def test_event_times_of_a_discarded_history_are_forgotten(tmp_path: Path) -> None:

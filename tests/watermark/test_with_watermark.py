@@ -9,8 +9,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+import spark_ext as sx
 from spark_ext import with_watermark
 from spark_ext.errors import ConfigurationError
+from spark_ext.jobs.exchange import Exchange
 from spark_ext.model.end_of_input import FORMAT
 from spark_ext.spark.backend.classic import CLASSIC
 from tests.support.watermarks import Given, Shape, Streams, sorted_rows
@@ -157,6 +159,44 @@ def test_the_marker_watches_all_sources_below(streams: Streams) -> None:
     df = with_watermark(streams.read("b").union(streams.read("a")), "ts", "1 hour")
     (end,) = [leaf for leaf in CLASSIC.sources(df) if leaf.format == FORMAT]
     assert (end.uid, end.options["watches"]) == ("a~end", "b,a")
+
+
+def test_over_exchanges_their_producers_watermark_is_taken_over(streams: Streams) -> None:
+    """If each has one for this very column; a delay that is longer than theirs counts, a shorter one does not."""
+    job = sx.Job(streams.spark, "j", state=streams.folder / "state")
+
+    def exchange(name: str, rows: DataFrame) -> Exchange:
+        made = job.exchange(name)
+        made.write(rows)
+        return made
+
+    a = exchange("a1", with_watermark(streams.read("a"), "ts", "1 hour").where("n > 1"))
+    b = exchange("b1", with_watermark(streams.read("b"), "ts", "10 minutes").selectExpr("ts", "k", "n"))
+    plain = exchange("p1", streams.read("a"))
+    later = F.expr("ts + interval 1 day")
+    other = exchange("o1", with_watermark(streams.read("a"), "ts", "1 hour").withColumn("ts", later))
+
+    def delays(df: DataFrame, delay: str = "1 hour") -> tuple[str | None, int]:
+        """What the marker stays behind each, and the delay of the column."""
+        marked = with_watermark(df, "ts", delay)
+        (end,) = [leaf for leaf in CLASSIC.sources(marked) if leaf.format == FORMAT]
+        return end.options.get("stays"), marked.schema["ts"].metadata["spark.watermarkDelayMs"] // 60_000
+
+    assert delays(a.read("1")) == ("0", 60) == delays(a.read("2"), "1 second")
+    assert delays(a.read("3").union(b.read("4")), "2 hours") == ("3600000,6600000", 120)
+    assert delays(a.read("5").selectExpr("n", "ts", "k").where("n > 2")) == ("0", 60)
+    chained = exchange("c1", with_watermark(b.read("6"), "ts", "1 minute"))
+    assert delays(chained.read("7"), "30 minutes") == ("1200000", 30)
+    rows_alone = {
+        "no watermark": plain.read("8"),
+        "another column": other.read("9"),
+        "one without": a.read("10").union(plain.read("11")),
+        "beside a source": a.read("12").union(streams.read("a")),
+        "computed": a.read("13").withColumn("ts", later),
+    }
+    assert {name: delays(df) for name, df in rows_alone.items()} == dict.fromkeys(rows_alone, (None, 60))
+    with pytest.raises(ConfigurationError, match=r"read was called before write.*'ts', 3600000 ms\).*now \(none\)"):
+        a.write(streams.read("a"))
 
 
 def test_a_source_without_a_uid_gives_sparks_own_watermark(streams: Streams) -> None:

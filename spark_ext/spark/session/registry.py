@@ -89,6 +89,7 @@ class Registration:
     lag_ms: int = 0  # age of a source's lag at which it is asked again, ms; 0: it is asked with each epoch alone
     # Exchanges that its query writes: kind, path, and uid, checkpoint and query of each source that it waits for.
     writes: Sequence[Any] = ()
+    passes: bool = False  # whether a watermark above it takes over that of the query which has written what it reads
     # While the target is not claimed, see `late_claim`: the newest planned epoch when the query was started.
     claims_after: int | None = None
     closed: bool = False  # whether a source had finished before its query was started, and nothing is asked of it

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from spark_ext.model.end_of_input import EVENT_TIME, is_end_of_input_offset
+from spark_ext.model.end_of_input import EVENT_TIME, NEVER_YEARS, is_end_of_input_offset
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _hint(progress: Mapping[str, Any]) -> Hint:
         progress.get("eventTime", {}).get("watermark", ""),
         {stage: sum(progress["durationMs"].get(name, 0) for name in names) for stage, names in STAGES.items()},
         source_reports(progress),
-        progress.get("eventTime", {}).get("max", ""),
+        _newest_row(progress.get("eventTime", {}).get("max", "")),
         str(progress.get("sink", {}).get("description", "")).startswith("ForeachBatchSink"),
         dict(_rows(source) for source in progress["sources"] if source not in ends),
         sum(operator.get("numRowsDroppedByWatermark", 0) for operator in progress["stateOperators"]),
@@ -92,6 +92,11 @@ def _hint(progress: Mapping[str, Any]) -> Hint:
             if isinstance(found, dict) and isinstance(found.get(EVENT_TIME), int)
         },
     )
+
+
+def _newest_row(text: str) -> str:
+    """The greatest event time of an epoch, unless it is that of a marker, which has taken over another watermark."""
+    return "" if text.startswith(NEVER_YEARS) else text
 
 
 def _rows(source: Mapping[str, Any]) -> tuple[str, int]:

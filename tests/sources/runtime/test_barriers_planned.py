@@ -33,7 +33,9 @@ class Fed(AlignedSource, ChannelSource):
     def discover(self) -> list[Channel]:
         return [Channel("0"), Channel("1")]
 
-    def advance_together(self, positions: Mapping[str, Position], limit: Limit) -> Together | None:
+    def advance_together(
+        self, positions: Mapping[str, Position], limit: Limit, watermark: int | None
+    ) -> Together | None:
         at = min(positions.values())
         if at >= self.there:
             return None
