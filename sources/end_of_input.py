@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
@@ -47,6 +47,8 @@ class EndOfInputOptions(Options):
 
     watches: Names = ()
     """Uids of the sources under the watermark, comma-separated; empty, or with a `?`: the marker never comes."""
+    processing_timers: Literal["fire", "drop"] = "drop"
+    """Whether the end of the query waits for timers in processing time."""
     stays: Names = ()
     """By how much, ms, the watermark stays behind that of the producer of each; empty: the rows move it."""
 

@@ -52,7 +52,8 @@ class JobSettings(BaseModel):
     (`STORAGE`, `COMMIT`, `PREPARED_LOST`), and how long the job retries to read its state directory. 0 treats an outage
     like other failures."""
     finalization_timeout: Milliseconds = 600_000
-    """How long the final checkpoint waits for operators that require finalization."""
+    """How long the final checkpoint waits for operators that require finalization, and before that how long further
+    epochs run while timers fire."""
     start_timeout: Milliseconds = 600_000
     """Maximum duration of each step of a start: stopping queries of an older start in the same session, claims of
     targets, the operators' `open`, and Spark's start of the queries. After that the start is refused."""

@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 _KEPT: Final = "nothing was started"
 
 
-def with_watermark(df: DataFrame, column: str, delay: str) -> DataFrame:
+def with_watermark(
+    df: DataFrame, column: str, delay: str, *, processing_timers: Literal["fire", "drop"] = "drop"
+) -> DataFrame:
     """Define an event-time watermark that advances past the last row when all input below it has ended.
 
     Use it instead of `df.withWatermark(column, delay)`. Until the input ends it does the same. When every source below
@@ -64,6 +66,8 @@ def with_watermark(df: DataFrame, column: str, delay: str) -> DataFrame:
         df: a streaming DataFrame.
         column: a top-level column of type timestamp.
         delay: how late rows may be, as in Spark: `"1 hour"`.
+        processing_timers: what becomes of timers in processing time that are not due when the input has ended: `fire`
+            waits for them, up to the job's `finalization_timeout`; with `drop` they never fire.
 
     Raises:
         ConfigurationError: `df` is not streaming, has a watermark already or reads one uid twice; the column is
@@ -73,6 +77,14 @@ def with_watermark(df: DataFrame, column: str, delay: str) -> DataFrame:
     leaves = _check(df, who)
     sources = tuple(leaf.uid or UNKNOWN for leaf in leaves)
     field = _event_time(df, column, who)
+    if processing_timers not in ("fire", "drop") or (processing_timers == "fire" and UNKNOWN in sources):
+        unknown = "the end of a source without a uid is not known"
+        raise refused(
+            f"processing_timers is '{processing_timers}'{f', and {unknown}' if processing_timers == 'fire' else ''}",
+            who,
+            "use 'drop', or 'fire' over sources of this library with a uid",
+            _KEPT,
+        )
     if UNKNOWN in sources:
         # The end of a source without a uid is unknown.
         return df.withWatermark(column, delay)
@@ -81,6 +93,7 @@ def with_watermark(df: DataFrame, column: str, delay: str) -> DataFrame:
         flag += "_"
     taken_over = _taken_over(df, leaves, field, column, delay)
     options = {STAYS: ",".join(map(str, taken_over.stays))} if taken_over else {}
+    options |= {"processing_timers": "fire"} if processing_timers == "fire" else {}
     marker = _marker(df.sparkSession, sources, options, df.schema, field, flag)
     name = df.columns[field]
     time = F.col(f"`{name.replace('`', '``')}`")

@@ -3,7 +3,7 @@
 When all input of a query is committed and its state is empty (a source that has finished before, and was closed while
 the query ran on, takes no part; see `queries/source_ends.py`):
 
-1. the operators' `end_of_input` is called;
+1. further epochs come while timers fire or the state changes, and then the operators' `end_of_input` is called;
 2. operators that require finalization are waited for, and given further epochs while they need them;
 3. the final checkpoint is recorded: one row, the fact. The query is never started again;
 4. the finished flags that follow from it are stored;
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spark_ext.control.job_events import request
 from spark_ext.errors import FinalizationTimeout
@@ -31,17 +31,22 @@ from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.model.lifecycle import FinalStep
 
 if TYPE_CHECKING:
+    from spark_ext.model.offsets import LoggedOffsets
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.observer import QueryPosition
     from spark_ext.queries.operator_hooks import OperatorHooks
     from spark_ext.queries.run import QueryRun
 
 
+FIGURES_WITHIN: Final = 10.0  # how long Spark's figures of an epoch are waited for, s; it is then assumed to have fired
+FIRE_EVERY: Final = 1.0  # pause between two epochs that wait for timers in processing time, s
+
+
 class Advance(Enum):
     """The outcome of an attempt to take the next step."""
 
     STEP = "step"  # it was taken
-    WAIT = "wait"  # an operator is not finalized
+    WAIT = "wait"  # what the last epoch has done to the state is not known, or the next one is not due
     EPOCH = "epoch"  # a further epoch has been requested, and is not committed: the query has to run
 
 
@@ -66,6 +71,8 @@ class FinalCheckpoint:
         self._writing: FinalStep | None = None
         self._rows: list[Row] = []
         self._clock, self._since = clock, clock()
+        self._requested_at = self._since
+        self._awaited: int | None = None  # the first epoch that tells what is left in the state
 
     @property
     def done(self) -> bool:
@@ -80,9 +87,12 @@ class FinalCheckpoint:
     def advance(self, position: QueryPosition) -> Advance:
         """Take the next step."""
         if not self._end_announced:
+            waits = self._empty_state(position)
+            if waits is not None:
+                return waits
             reach(FailPoint.FINAL_BEFORE_END_OF_INPUT)
             self._operators.end_of_input()
-            self._end_announced = True
+            self._end_announced, self._since = True, self._clock()
             return Advance.STEP
         step = self._left[0]
         waits = self._wait_for_operators(position) if step is FinalStep.COMPLETED else None
@@ -140,6 +150,32 @@ class FinalCheckpoint:
             self._writing = step
         self._context.write_behind.write_now(self._rows)
 
+    def _empty_state(self, position: QueryPosition) -> Advance | None:
+        """One more epoch at the end of time, if the last one may have left timers that are due; None: it has not."""
+        offsets, spec, now = position.offsets, self._spec, self._clock()
+        late = now - self._since > self._context.settings.finalization_timeout / 1000
+        if offsets is None or not spec.ends or spec.natives or late:
+            return None
+        if self._requests > query_offsets.final_epochs(offsets):
+            return Advance.EPOCH
+        if self._awaited is None:
+            self._awaited = position.epoch  # Spark runs one after the other for timers in processing time
+        known = self._query.state_after(self._awaited)
+        if known is None and self._query.live and now - self._requested_at < FIGURES_WITHIN:
+            return Advance.WAIT
+        rows, changes = known or (int(spec.has_timers), 1)
+        if not rows or not (changes or spec.fires_timers):
+            return None
+        if not changes and now - self._requested_at < FIRE_EVERY:
+            return Advance.WAIT
+        self._request(offsets)
+        return Advance.EPOCH
+
+    def _request(self, offsets: LoggedOffsets) -> None:
+        self._requests, self._requested_at = query_offsets.final_epochs(offsets) + 1, self._clock()
+        self._awaited = None
+        request(self._context.control, f"source:{self._asked}", "final_epoch", self._requests)
+
     def _wait_for_operators(self, position: QueryPosition) -> Advance | None:
         """What has to be waited for before the fact can be recorded; None: nothing."""
         offsets = position.offsets
@@ -162,9 +198,7 @@ class FinalCheckpoint:
                 do="find out what the operator is waiting for, and run the job again: it continues to wait",
             )
         if not under_way:
-            wanted = query_offsets.final_epochs(offsets) + 1
-            request(self._context.control, f"source:{self._asked}", "final_epoch", wanted)
-            self._requests = wanted
+            self._request(offsets)
         return Advance.EPOCH
 
     @property

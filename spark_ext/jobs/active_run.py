@@ -16,7 +16,6 @@ from spark_ext.jobs.run_options import RunOptions, both, stop_on_interrupt
 from spark_ext.jobs.snapshot import job_snapshot, live_job, unstarted_snapshot
 from spark_ext.jobs.starting.start import StartOptions, start_job
 from spark_ext.ledger import Ledger
-from spark_ext.masking import logger
 from spark_ext.metrics.exporters import measured
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.writer_checks import NOTHING_STARTED
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from spark_ext.queries.run import QueryRun
     from spark_ext.settings import JobSettings
     from spark_ext.views.snapshot import JobSnapshot
-
-log = logger("spark_ext.job")
 
 
 class ActiveRun:
@@ -205,15 +202,6 @@ class ActiveRun:
                 assert self._context is not None
                 last = job_snapshot(self.state_directory, self._started, self._context, coordinator)
                 self._result = job_result(last)
-                for query in self._result.queries:
-                    if query.finished and not query.finished_before and query.state_rows:
-                        log.warning(
-                            "query '%s' of job '%s' has finished with %d rows in its state, which no end of input has "
-                            "emptied: open windows and unmatched rows among them are not in its output",
-                            query.uid,
-                            self._job,
-                            query.state_rows,
-                        )
             return self._result
 
     # -- what others ask of it ----------------------------------------------------------------------------------------

@@ -213,7 +213,8 @@ class Epoch:
     incarnation: int
     """The incarnation that attempts the commit; not part of the identity."""
     final: bool = False
-    """Whether it comes after the last row, for a sink that `requires_finalization`."""
+    """Whether it comes after the last row that was read, for a sink that `requires_finalization`. It may have rows that
+    timers emit at the end."""
     start: int = field(default=0, compare=False)
     """Random number of the start that attempts the commit; 0 outside a job. Not part of the identity either."""
     previous: int | None = field(default=None, compare=False)

@@ -32,6 +32,7 @@ class Figures:
     input_rows: int = 0
     late_rows: int = 0  # dropped, because the watermark had passed them
     state_rows: int = 0
+    state_changes: int = 0  # by the newest epoch
     last_epoch_ms: int = 0
     recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=20))  # number, ms
     recent_rows: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=20))  # number, rows
@@ -68,7 +69,7 @@ class Figures:
         """Take Spark's report of an epoch."""
         self.input_rows += hint.input_rows or 0
         self.late_rows += hint.late_rows or 0
-        self.state_rows = hint.state_rows or 0
+        self.state_rows, self.state_changes = hint.state_rows or 0, hint.state_changes
         self.last_epoch_ms = hint.duration_ms or 0
         self.recent.append((epoch, hint.duration_ms or 0))
         self.recent_rows.append((epoch, hint.input_rows or 0))
@@ -138,6 +139,11 @@ class EpochHistory:
         """Rows that a source has returned in this run, up to an epoch at least; None: figures are missing."""
         complete = self._reports == self.reported_upto - self._began
         return self._rows[source] if complete and epoch <= self.reported_upto else None
+
+    def state_after(self, epoch: int) -> tuple[int, int] | None:
+        """Rows in the state after an epoch or a later one, and the changes that it has made; None: not known yet."""
+        found, recent = self.figures, list(self.figures.recent)
+        return (found.state_rows, found.state_changes) if recent and recent[-1][0] >= epoch else None
 
     def report(self, hint: Hint) -> None:
         """Take figures; the first report of an epoch counts. Called from Spark's listener thread too."""

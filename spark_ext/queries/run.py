@@ -599,6 +599,15 @@ class QueryRun:
                 self.observe()
         finally:
             self._record_epochs(everything=True)
+        left = self.figures.state_rows
+        if self.state is State.FINISHED and left and not self.had_finished:
+            what = f"the query has finished with {left:,} rows in its state, which no end of input has emptied: open "
+            what += "windows, unmatched rows and timers among them are not in its output"
+            self._context.write_behind.incident(self.operator, "state_left", what, "none")
+
+    def state_after(self, epoch: int) -> tuple[int, int] | None:
+        """See `EpochHistory`."""
+        return self.observer.history.state_after(epoch)
 
     def release(self) -> None:
         """Withdraw the registrations of the query's operators, and end its worker."""

@@ -105,6 +105,18 @@ class QuerySpec:
         return self.sink is not None and self.sink.format.lower() == "exchange_2pc"
 
     @property
+    def has_timers(self) -> bool:
+        """Whether a function of the user's keeps state, which may set timers; also if the plan does not say."""
+        frame = backend_of(self.writer).frame(self.writer)
+        found = backend_of(frame).stateful_operators(frame)
+        return found is None or any("WithState" in one.partition(" ")[0] for one in found)
+
+    @property
+    def fires_timers(self) -> bool:
+        """Whether its end waits for timers in processing time."""
+        return any(end.options.get("processing_timers") == "fire" for end in self.ends)
+
+    @property
     def operators(self) -> tuple[OperatorSpec, ...]:
         """Everything with a uid in this query."""
         return (*self.sources, *self.ends, *((self.sink,) if self.sink else ()))

@@ -10,8 +10,11 @@ from spark_ext import failpoints
 from spark_ext.checkpoints.final import Advance, FinalCheckpoint
 from spark_ext.errors import FinalizationTimeout, StorageError
 from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, FinishedRow, IncidentRow
+from spark_ext.model.end_of_input import EndOffset
 from spark_ext.model.lifecycle import FinalStep, State
 from spark_ext.model.offsets import SourceOffset
+from spark_ext.queries.spec import OperatorSpec
+from spark_ext.spark.watching.query_events import Hint
 from tests.queries.fakes import QUERY_ID, Bench
 
 STEPS = [step.value for step in FinalStep]
@@ -48,10 +51,27 @@ class Finishing(Bench):
     def __init__(self, folder: Path, **settings: Any) -> None:
         super().__init__(folder, **settings)
         self.started()
-        self.commits(ended())
+        self.commits(ended(), *self._flushed)
         assert self.run.state is State.FINISHING
         self.operators = FakeOperators()
         self.final = self.checkpoint()
+
+    @property
+    def _flushed(self) -> list[Any]:
+        return [EndOffset(end.uid, marker=1, flushed=True).to_json() for end in self.spec.ends]
+
+    def after(self, epoch: int, rows: int, changes: int) -> None:
+        """What Spark says of the state after an epoch, which is a further one if it is not the first."""
+        if epoch:
+            self.query.commit(ended(final=epoch), *self._flushed)
+        hint = Hint("progress", QUERY_ID, "run", epoch, state_rows=rows, state_changes=changes)
+        self.tick()
+        self.run.report(hint)
+        self.finish()
+
+    def asked(self) -> list[Any]:
+        """The further epochs that were requested."""
+        return [row.value for row in self.rows(ControlEventRow)]
 
     def checkpoint(self, **given: Any) -> FinalCheckpoint:
         operators: Any = self.operators
@@ -114,9 +134,57 @@ def test_a_query_that_fails_while_awaited_is_started_again(bench: Finishing) -> 
     assert bench.query.starts == 2 and bench.run.state is State.FINISHING
 
 
+def marker(**options: str) -> dict[str, Any]:
+    return {"ends": [OperatorSpec("in~end", "end_of_input", options)], "finalization_timeout": "60 s"}
+
+
+def test_epochs_are_added_while_timers_change_the_state(tmp_path: Path) -> None:
+    bench = Finishing(tmp_path, **marker())
+    bench.finish()
+    assert not bench.asked() and not bench.operators.calls, "what the flush has done is not known yet"
+    bench.after(0, rows=3, changes=2)
+    bench.finish()
+    assert bench.asked() == [1] and not bench.operators.calls
+    bench.after(1, rows=3, changes=1)
+    assert bench.asked() == [1, 2] and not bench.operators.calls
+    bench.after(2, rows=3, changes=0)
+    assert bench.final.done and bench.operators.calls[0] == "end_of_input"
+
+
+def test_without_state_no_epoch_is_added(tmp_path: Path) -> None:
+    bench = Finishing(tmp_path, **marker())
+    bench.after(0, rows=0, changes=9)
+    assert bench.final.done and not bench.asked()
+
+
+def test_a_later_epoch_says_what_is_left_too(tmp_path: Path) -> None:
+    """With timers in processing time Spark runs epochs all the time, and what it says of them comes late."""
+    bench = Finishing(tmp_path, **marker())
+    bench.finish()
+    bench.query.commit(ended(), *bench._flushed)
+    bench.query.commit(ended(), *bench._flushed)
+    bench.after(0, rows=1, changes=0)
+    assert bench.final.done and not bench.asked()
+
+
+def test_timers_in_processing_time_are_waited_for_on_request(tmp_path: Path) -> None:
+    bench = Finishing(tmp_path, **marker(processing_timers="fire"))
+    bench.after(0, rows=1, changes=0)
+    assert not bench.asked(), "not at once"
+    for epoch in (1, 2):
+        bench.clock.now += 1.0
+        bench.finish()
+        bench.after(epoch, rows=1, changes=0)
+        assert bench.asked() == [*range(1, epoch + 1)] and not bench.operators.calls
+    bench.clock.now += 60.0
+    bench.finish()
+    assert bench.final.done, "what is left then is dropped"
+
+
 def test_an_operator_that_is_never_finalized_fails_the_query(tmp_path: Path) -> None:
     bench = Finishing(tmp_path, finalization_timeout=1000)
     bench.operators.waits_for = "sink 'out'"
+    bench.finish()
     bench.clock.now += 1.0
     bench.finish()
     bench.operators.waits_for, bench.clock.now = "sink 'out'", bench.clock.now + 0.1

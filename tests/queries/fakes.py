@@ -253,8 +253,8 @@ class Bench:
 
     def __init__(
         self, folder: Path, *, natives: Sequence[str] = (), sources: Sequence[str] = ("in",), fed: Sequence[str] = (),
-        available_now: bool = False, query: str = "q", around: "Bench | None" = None, worker: Worker | None = None,
-        until: UntilNow | None = None, **settings: Any,
+        ends: Sequence[OperatorSpec] = (), available_now: bool = False, query: str = "q",
+        around: "Bench | None" = None, worker: Worker | None = None, until: UntilNow | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         self._until = until
         self.clock: Clock = Clock() if around is None else around.clock
@@ -264,7 +264,7 @@ class Bench:
         operators = [OperatorSpec(uid, "fake", {}) for uid in sources]
         operators += [OperatorSpec(uid, "exchange", {}) for uid in fed]
         nothing: Any = None
-        self.spec = QuerySpec(query, nothing, (*operators,), (), (*natives,), None, "noop", available_now)
+        self.spec = QuerySpec(query, nothing, (*operators,), (*ends,), (*natives,), None, "noop", available_now)
         self.query = FakeQuery(folder / "state" / "queries" / query / "checkpoint")
         self.worker: Worker = worker or Inline()
         self.run = self.made()

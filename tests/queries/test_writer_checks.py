@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 import spark_ext as sx
 from spark_ext.errors import ConfigurationError
 from spark_ext.jobs.job import Job
+from spark_ext.ledger.schema import IncidentRow
 from spark_ext.queries.spec import query_spec
 from spark_ext.queries.writer_checks import check_target, check_writer, partition_option
 from spark_ext.spark.backend.classic import CLASSIC
@@ -163,6 +164,8 @@ def test_state_that_is_left_at_the_end_is_said(lab: JobHarness, caplog: pytest.L
     result = lab.run(lab.source(counts="5").dropDuplicates(["n"]))
     assert result.finished and result.query("q").state_rows == 5
     assert any("finished with 5 rows in its state" in record.getMessage() for record in caplog.records)
+    assert "5 rows left in its state" in str(result)
+    assert [row.type for row in lab.ledger.table(IncidentRow).rows()] == ["state_left"]
 
 
 def test_settings_of_a_writer_are_found_on_it(lab: JobHarness) -> None:

@@ -31,6 +31,7 @@ class Hint:
     late_rows: int | None = None  # dropped by operators with state, because the watermark had passed them
     # By the marker of each watermark with rows in the epoch, the greatest event time, microseconds since 1970.
     event_times: Mapping[str, int] = field(default_factory=dict)
+    state_changes: int = 0  # rows of its state that the epoch has written or removed, and timers that it has fired
 
 
 # The parts of an epoch, by what Spark calls them: its sources and Spark plan it, its tasks run and its sink commits,
@@ -91,12 +92,18 @@ def _hint(progress: Mapping[str, Any]) -> Hint:
             for uid, found in progress.get("observedMetrics", {}).items()
             if isinstance(found, dict) and isinstance(found.get(EVENT_TIME), int)
         },
+        sum(map(_state_changes, progress["stateOperators"])),
     )
 
 
 def _newest_row(text: str) -> str:
     """The greatest event time of an epoch, unless it is that of a marker, which has taken over another watermark."""
     return "" if text.startswith(NEVER_YEARS) else text
+
+
+def _state_changes(operator: Mapping[str, Any]) -> int:
+    fired = operator.get("customMetrics", {}).get("numExpiredTimers", 0)
+    return int(operator.get("numRowsUpdated", 0) + operator.get("numRowsRemoved", 0) + fired)
 
 
 def _rows(source: Mapping[str, Any]) -> tuple[str, int]:
