@@ -320,12 +320,12 @@ class EpochWriter(ArrowWriter):
         if not self._identity.in_job:
             return NO_BARRIER, 0, False
         log = SparkLog(self._identity.checkpoint)
-        logged, before = log.offsets(epoch), log.offsets(epoch - 1)
+        logged = log.offsets(epoch)
         carried = _carried(logged)
-        barrier = carried if carried and carried > _carried(before) else NO_BARRIER
-        if not (self._sink.passes_watermarks and event_times(self._schema, DELAY)):
-            return barrier, 0, False
-        watermark = passed_watermark(logged)
+        passes = self._sink.passes_watermarks and event_times(self._schema, DELAY)
+        watermark = passed_watermark(logged) if passes else 0
+        before = log.offsets(epoch - 1) if carried or watermark else None
+        barrier = carried if carried > _carried(before) else NO_BARRIER
         return barrier, watermark, watermark > passed_watermark(before)
 
 
