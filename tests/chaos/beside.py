@@ -41,7 +41,8 @@ class Round:
     def __init__(self, folder: Path, chance: random.Random, due: list[Target], report: Report, say: Say) -> None:
         folder.mkdir(parents=True)
         self.folder, self._chance, self._due, self._report, self._say = folder, chance, due, report, say
-        self._begun = -1
+        self._begun, self._drains = -1, False
+        self._driver: Tree | None = None  # of the start that is under way
         self._log = SparkLog(str(folder / "state" / "queries" / "q" / "checkpoint"))
 
     def play(self) -> None:
@@ -72,7 +73,7 @@ class Round:
             point = self._chance.choice(POINTS) if ends and early and self._chance.random() < 0.7 else None
             with running(beside, self.folder, {} if point is None else {VARIABLE: f"{point}=kill"}) as driver:
                 self._report.starts += 1
-                self._begun = self._newest()
+                self._begun, self._driver = self._newest(), driver
                 reached = partial(self.epochs, 1) if early and point is None else done
                 until(lambda: driver.poll() is not None or reached(), what, seconds=LIMIT_S)  # noqa: B023
                 driver.wait(self._chance.uniform(0, SPREAD_S))
@@ -84,6 +85,7 @@ class Round:
                     return
                 else:
                     self._kill(driver, what)
+            self._driver = None
             if not early and done():
                 return
             early = False
@@ -138,7 +140,7 @@ class Round:
         return "closed" in self.flags()
 
     def saved(self, place: Path) -> bool:
-        if not (place / MANIFEST).exists() and self.epochs(1):
+        if self._driver is not None and self.epochs(1) and not (place / MANIFEST).exists():
             try:
                 sx.Control(self.folder / "state").savepoint(place, wait=20)
             except (SparkExtError, TimeoutError) as problem:
@@ -146,25 +148,28 @@ class Round:
         return (place / MANIFEST).exists()
 
     def drained(self) -> bool:
-        control = sx.Control(self.folder / "state")
-        if self.epochs(1) and not any(event.kind == "drain" for event in control.events()):
-            control.drain()
-        return any(event.kind == "drain" for event in control.events())
+        """It is requested once, and holds in all starts to come."""
+        if not self._drains and self.epochs(1):
+            sx.Control(self.folder / "state").drain()
+            self._drains = True
+        return self._drains
 
     # -- the verdict --------------------------------------------------------------------------------------------------
 
     def verify(self) -> None:
+        before = History.read(self.folder / "state").epochs
         with running(beside, self.folder) as again:
             code = again.wait(LIMIT_S)
-            if code != 0 or "0 rows read" not in again.text():
-                self.wrong(f"another start ended with {code}, or has read rows: {tail(again)}")
+        history = History.read(self.folder / "state", [self.folder / "events.jsonl"])
+        if code != 0 or history.epochs != before or history.finished_queries != ("q",):
+            self.wrong(f"another start ended with {code}, has read rows, or finds nothing finished: {tail(again)}")
         found = Counter(delta_numbers(self.folder / "out"))
         live = Counter(("live", n) for n in range(sum(n for (channel, _), n in found.items() if channel == "live")))
         if found != live + Counter(ROWS):
             more, less = found - live - Counter(ROWS), live + Counter(ROWS) - found
             self.wrong(f"{more.total()} rows too many, {less.total()} missing, such as {[*more, *less][:3]}")
         self._report.tables["out"] = found.total()
-        for problem in validators.problems(History.read(self.folder / "state", [self.folder / "events.jsonl"])):
+        for problem in validators.problems(history):
             self.wrong(problem)
 
     def wrong(self, problem: str) -> None:

@@ -126,7 +126,7 @@ def main(job: str, folder: str, savepoint: str = "") -> None:
     if savepoint:
         made.restore(savepoint)
     else:
-        print(made.run(progress=False))
+        made.run(progress=False)
 
 
 if __name__ == "__main__":
