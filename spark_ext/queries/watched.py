@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spark_ext.errors import StallError
@@ -168,8 +168,7 @@ class WatchedQuery:
         now = self._with_incident(now)
         hold = self.pressure.standing if now.state is State.RUNNING and self.stall is None else None
         if hold is not None:
-            since = datetime.now(timezone.utc) - timedelta(seconds=self.pressure.stands)
-            now = replace(now, reason=hold.what, since=since)
+            now = replace(now, reason=hold.what)
         if (now.state, now.incident) != (self.shown.state, self.shown.incident) or not _same(hold, self._said):
             self.shown, self._said = now, hold
             self._context.write_behind.state(self._uid, now.state, now.reason, now.since, now.incident)

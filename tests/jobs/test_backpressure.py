@@ -72,7 +72,8 @@ def test_u7_a_held_producer_names_its_consumer_and_its_line(lab: JobHarness) -> 
     assert (found.labels["type"], found.labels["origin"]) == ("USER_CODE", "user")
     assert found.labels["function"] == "sleeps" and found.labels["file"].endswith("test_backpressure.py")
     assert "that query is in a function at" in found.what and found.evidence["stacks"]
-    said = [row.reason for row in lab.ledger.table(ExecutionStateRow).rows([("operator", "=", "fast")])]
+    states = lab.ledger.table(ExecutionStateRow).rows([("operator", "=", "fast")])
+    said = [row.reason for row in sorted(states, key=lambda row: row.since)]
     assert any(map(reason.fullmatch, said)) and said[-1] == ""
     left = {(row.query, row.channel, row.state, row.rows_in_flight) for row in job.ledger.channel_state().collect()}
     assert left == {("fast", "0", "FINISHED", None), ("slow", "0", "FINISHED", None), ("slow", "1", "FINISHED", None)}
