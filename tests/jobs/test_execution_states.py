@@ -91,7 +91,7 @@ def test_states_of_a_job_from_its_first_start_to_its_second(lab: JobHarness, tmp
     assert [piece.state for piece in found.pieces if piece.down] == ["SCHEDULING"]
 
 
-@pytest.mark.slow(15, "starts a query three times")
+@pytest.mark.slow(8, "starts a query three times")
 def test_l3_a_wait_for_slots_and_a_request_in_a_recovery(lab: JobHarness, tmp_path: Path) -> None:
     """The query fails, waits for slots that somebody else has taken, and is restarted on request afterwards."""
     flag, failed = tmp_path / "flag", tmp_path / "failed"
