@@ -1,6 +1,7 @@
 """Conformance, "Failures, time, progress", L12: listeners of states, and the stream of the server, tell the same."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,9 @@ def test_l12_listeners_hear_of_each_change_as_the_ledger_has_it(lab: JobHarness)
             (row.state, row.since) for row in states if row.operator == operator
         ]
         assert [one.old for one in own] == ["CREATED", *(one.new for one in own[:-1])] and own[-1].new == "FINISHED"
-    assert [(one.old, one.new) for one in of(EventKind.SOURCE)] == [
-        (None, "OPENED"), ("OPENED", "RUNNING"), ("RUNNING", "FINISHED"),
-    ]  # fmt: skip
+    # It may finish before it is seen running.
+    ran = ["RUNNING"] if any((row.operator, row.state) == ("q", "RUNNING") for row in states) else []
+    assert [(one.old, one.new) for one in of(EventKind.SOURCE)] == [*pairwise([None, "OPENED", *ran, "FINISHED"])]
     steps = sorted((row.checkpoint_id, row.status) for row in ledger.table(CheckpointRow).rows())
     assert sorted((one.details["checkpoint_id"], one.new) for one in of(EventKind.CHECKPOINT)) == steps
     assert {(row.query, row.epoch) for row in ledger.table(EpochRow).rows()} == {
