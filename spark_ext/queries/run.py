@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.ledger.kinds import FinishedKind
 from spark_ext.model.commits import Epoch
 from spark_ext.model.execution import REQUESTED, Shown, current
 from spark_ext.model.lifecycle import State
@@ -111,7 +112,7 @@ class QueryRun:
     @property
     def open_sources(self) -> frozenset[str]:
         """See `Watchable`."""
-        return frozenset(source.uid for source in self.spec.sources) - self.position.ended_sources
+        return frozenset(source.uid for source in self.spec.sources) - self.finished_sources.of(FinishedKind.SOURCE)
 
     @property
     def live(self) -> bool:

@@ -269,7 +269,7 @@ class Watchable(Protocol):
 
     @property
     def open_sources(self) -> frozenset[str]:
-        """Uids of its sources that have not ended; of a query that others have started, none."""
+        """Uids of its sources whose end the ledger does not have; of a query that others have started, none."""
 
     @property
     def live(self) -> bool:
