@@ -1,9 +1,10 @@
 """Small epochs of a job with all that watches it on against those of the same job with all of it off.
 
-On: the monitor, heartbeats, incidents with a listener, metrics that are scraped once a second, and processes that can
-be asked for their stacks. Everything: also latency markers with their histogram, the parts of epochs, and dumps of
-stacks. Off: none of these. All sides run the `steps` source through a Python function into `delta_2pc`, alternately.
-A run takes seconds, and the parts of epochs are looked for as after the first minutes of a job: once in ten seconds.
+On: the monitor, heartbeats, incidents and lifecycle events with a listener, metrics that are scraped once a second, and
+processes that can be asked for their stacks. Everything: also latency markers with their histogram, the parts of
+epochs, and dumps of stacks. Off: none of these. All sides run the `steps` source through a Python function into
+`delta_2pc`, alternately. A run takes seconds, and the parts of epochs are looked for as after the first minutes of a
+job: once in ten seconds.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ AIM = 1.01  # maximum ratio of an epoch's time
 LISTENER = """
 listeners:
   - use: log
+    events: [state, source, checkpoint, job, epoch, latency]
 """
 
 
