@@ -135,7 +135,10 @@ def test_a_query_that_fails_while_awaited_is_started_again(bench: Finishing) -> 
 
 
 def marker(**options: str) -> dict[str, Any]:
-    return {"ends": [OperatorSpec("in~end", "end_of_input", options)], "finalization_timeout": "60 s"}
+    return {
+        "ends": [OperatorSpec("in~end", "end_of_input", {"watches": "in", **options})],
+        "finalization_timeout": "60 s",
+    }
 
 
 def test_epochs_are_added_while_timers_change_the_state(tmp_path: Path) -> None:

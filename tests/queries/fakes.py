@@ -261,8 +261,8 @@ class Bench:
         self.ledger: FakeLedger = FakeLedger() if around is None else around.ledger
         self.writer: FakeWriter = FakeWriter(self.ledger) if around is None else around.writer
         self.context: JobContext = self._context(folder, settings) if around is None else around.context
-        operators = [OperatorSpec(uid, "fake", {}) for uid in sources]
-        operators += [OperatorSpec(uid, "exchange", {}) for uid in fed]
+        options = {"path": str(folder / "exchange")}
+        operators = [OperatorSpec(uid, "exchange", {"uid": uid, **options}) for uid in (*sources, *fed)]
         nothing: Any = None
         self.spec = QuerySpec(query, nothing, (*operators,), (*ends,), (*natives,), None, "noop", available_now)
         self.query = FakeQuery(folder / "state" / "queries" / query / "checkpoint")
