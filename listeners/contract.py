@@ -35,7 +35,7 @@ Secrets that the process knows are masked in all texts. No call and no error of 
   job ends, what could not be delivered within two seconds is dropped. A driver that is killed takes its queue with it:
   the next start notifies of what it finds itself (`driver_lost`), and not of what was lost. The ledger's tables
   `incidents` and `incident_changes` are the record, and for events the stream `GET /v1/jobs/{job}/events`. A restore or
-  a rescale, for which no job runs, is told by the next start.
+  a rescale, for which no job runs, is reported at the next start.
 - *That it comes at once*, or before the job acts on what has happened; or that the ledger has it by then.
 - *That each step comes.* An incident that is opened again soon after it was resolved is not many notifications: see
   "Listeners" in docs/operations.md. What is only counted is never one.

@@ -219,31 +219,30 @@ def _of_entry(entry: Entry, partition: int, begin: int, end: int) -> Iterator[Pi
             passed += run.rows
 
 
-def rows_before(at: At, state: LogState, front: Front) -> int:
-    """Visible rows before a position: what a reader that stands there has behind it."""
-    number, read = front.entry, sum(front.rows)
+def _visible(at: At, state: LogState, number: int) -> Iterator[tuple[int, Entry]]:
+    """Visible entries from a number on; a KeyError if one of them is missing."""
     while number <= state.last:
         beyond = state.passes_over(number)
         if beyond is None:
             entry = at(number)
             if entry is None:
                 raise KeyError(number)
-            if entry.kind in (EntryKind.EPOCH, EntryKind.SEAL):
-                return entry.total - entry.row_count + read
+            yield number, entry
             beyond = number + 1
-        number, read = beyond, 0
+        number = beyond
+
+
+def rows_before(at: At, state: LogState, front: Front) -> int:
+    """Visible rows before a position: what a reader that stands there has behind it."""
+    for number, entry in _visible(at, state, front.entry):
+        if entry.kind in (EntryKind.EPOCH, EntryKind.SEAL):
+            return entry.total - entry.row_count + (sum(front.rows) if number == front.entry else 0)
     return state.total
 
 
 def rows_after(at: At, state: LogState, front: Front) -> tuple[int, ...]:
     """Visible rows behind a position, by partition; a KeyError if an entry of them is missing."""
-    left, number = [-row for row in front.rows], front.entry
-    while number <= state.last:
-        beyond = state.passes_over(number)
-        if beyond is None:
-            entry = at(number)
-            if entry is None:
-                raise KeyError(number)
-            left = [before + rows for before, rows in zip(left, entry.rows or (0,) * len(left), strict=True)]
-        number = beyond or number + 1
+    left = [-row for row in front.rows]
+    for _, entry in _visible(at, state, front.entry):
+        left = [before + rows for before, rows in zip(left, entry.rows or (0,) * len(left), strict=True)]
     return tuple(left)

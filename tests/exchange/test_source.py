@@ -97,7 +97,7 @@ def test_a_drain_does_not_end_it_and_the_seal_does(producer: Producer) -> None:
 
 @pytest.mark.parametrize("kind", ["arrow", "delta"])
 def test_an_offset_carries_the_watermark_of_its_producer(tmp_path: Path, kind: str) -> None:
-    """Whoever reads: a source above which nothing takes it over plans no epoch for it."""
+    """A source plans an epoch for a watermark only if something above takes it over."""
     producer = Producer(tmp_path / "w", kind=kind)
     producer.start()
 
