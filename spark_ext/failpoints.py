@@ -131,6 +131,10 @@ class FailPoint(str, Enum):
     DELTA_BEFORE_ROLLBACK = "delta.before_rollback"
     DELTA_ROLLED_BACK = "delta.rolled_back"
 
+    # inboxes
+    INBOX_BEFORE_SYNC = "inbox.before_sync"
+    INBOX_BEFORE_RELEASE = "inbox.before_release"
+
     # exchanges
     EXCHANGE_BEFORE_CLAIM = "exchange.before_claim"
     EXCHANGE_CLAIMED = "exchange.claimed"
@@ -147,6 +151,19 @@ class FailPoint(str, Enum):
     EXCHANGE_PINNED = "exchange.pinned"
     EXCHANGE_BEFORE_PUT_BACK = "exchange.before_put_back"
     EXCHANGE_PUT_BACK = "exchange.put_back"
+
+    # inboxes
+    INGEST_BEFORE_CLAIM = "ingest.before_claim"
+    INGEST_CLAIMED = "ingest.claimed"
+    INGEST_BEFORE_SYNC = "ingest.before_sync"
+    INGEST_SYNCED = "ingest.synced"
+    INGEST_BEFORE_SEGMENT = "ingest.before_segment"
+    INGEST_BEFORE_ENTRY = "ingest.before_entry"
+    INGEST_ENTRY = "ingest.entry"
+    INGEST_BEFORE_DELETING = "ingest.before_deleting"
+    INGEST_DELETED = "ingest.deleted"
+    INGEST_BEFORE_SEAL = "ingest.before_seal"
+    INGEST_SEALED = "ingest.sealed"
 
     # savepoints, restores and rescales
     SAVEPOINT_BEFORE_QUERY = "savepoint.before_query"
@@ -177,6 +194,12 @@ class FailPoint(str, Enum):
     FILES_BEFORE_COMMIT = "files.before_commit"
     FILES_COMMITTED = "files.committed"
     FILES_PUBLISHED = "files.published"
+
+    # which events of an inbox are repeats
+    DECISIONS_BEFORE_WRITE = "decisions.before_write"
+    DECISIONS_WRITTEN = "decisions.written"
+    DECISIONS_BEFORE_MERGE = "decisions.before_merge"
+    DECISIONS_MERGED = "decisions.merged"
 
     # http_2pc
     HTTP_FENCED = "http.fenced"

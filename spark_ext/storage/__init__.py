@@ -6,13 +6,23 @@ checkpoint, an offset or a query's options.
 """
 
 from spark_ext.storage.folder import Folder, writer_of
-from spark_ext.storage.local import LocalFolder, move
-from spark_ext.storage.location import Location, check_for_delta, checksum, child, folder_at, link, local_path
+from spark_ext.storage.local import GrowingFile, LocalFolder, move
+from spark_ext.storage.location import (
+    Location,
+    check_for_delta,
+    checksum,
+    child,
+    folder_at,
+    link,
+    local_path,
+    sync_systems,
+)
 from spark_ext.storage.options import StoreOptions, is_s3
 from spark_ext.storage.store import StoreFolder, filesystem_of, require_conditional_writes
 
 __all__ = [
     "Folder",
+    "GrowingFile",
     "LocalFolder",
     "Location",
     "StoreFolder",
@@ -27,5 +37,6 @@ __all__ = [
     "local_path",
     "move",
     "require_conditional_writes",
+    "sync_systems",
     "writer_of",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from pyarrow import NativeFile
+    from pyarrow import Buffer, NativeFile
 
 DRAFT: Final = ".draft-"  # How the names of unfinished files begin; the writer's name follows, up to the next hyphen
 NOBODY: Final = "0"  # The writer of drafts that a start removes from the state directory after a day
@@ -26,6 +26,10 @@ class Folder(ABC):
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
+
+    @abstractmethod
+    def below(self, name: str) -> Folder:
+        """A folder in this one."""
 
     @abstractmethod
     def read(self, name: str) -> bytes:
@@ -58,6 +62,14 @@ class Folder(ABC):
     @abstractmethod
     def open_output(self, name: str) -> NativeFile:
         """Open a new file for writing, and make its folder. A crash may leave a part of it on a file system."""
+
+    @abstractmethod
+    def mapped(self, name: str) -> Buffer:
+        """A file's content as it is now, for random reads of a large one: not in memory but where the system has it."""
+
+    @abstractmethod
+    def sync(self, name: str) -> None:
+        """Make a file durable that something else has written and closed."""
 
     @abstractmethod
     def has(self, name: str) -> bool:

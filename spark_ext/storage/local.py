@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import secrets
@@ -9,6 +10,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from spark_ext.storage.folder import DRAFT, NOBODY, Folder, is_data, writer_of
 
 if TYPE_CHECKING:
-    from pyarrow import NativeFile
+    from pyarrow import Buffer, NativeFile
 
 _LEFT_AFTER: Final = 86_400  # An older draft is of a process that was killed, s
 _ATTEMPTS: Final = 10  # How often a folder is made again that others remove at the same time
@@ -35,7 +37,7 @@ class LocalFolder(Folder):
         self.path, self._make = path, make
 
     def below(self, name: str) -> LocalFolder:
-        """A folder in this one, of the same class."""
+        """See `Folder`. It is of the same class."""
         return type(self)(self.path / name, make=self._make)
 
     def read(self, name: str) -> bytes:
@@ -117,14 +119,42 @@ class LocalFolder(Folder):
             target.parent.mkdir(parents=True, exist_ok=True)
             return pa.OSFile(str(target), "wb")
 
+    def mapped(self, name: str) -> Buffer:
+        """See `Folder`."""
+        import pyarrow as pa
+
+        path = self.path / name
+        return pa.memory_map(str(path)).read_buffer() if path.stat().st_size else pa.py_buffer(b"")
+
     def make(self, *, durable: bool = False) -> None:
         """Make the folder, unless it exists."""
         self._made(self.path, durable)
 
+    def grown(self, name: str) -> GrowingFile:
+        """Create a file, which must not exist, to which this process appends. The file's name is durable."""
+        target = self.path / name
+        self._made(target.parent, True)
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        try:
+            self._sync(target.parent)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return GrowingFile(target, descriptor)
+
     def sync(self, name: str) -> None:
-        """Make a file durable that something else has written and closed: the file, then its folder."""
+        """See `Folder`. The file, then its folder."""
         self._sync(self.path / name)
         self._sync((self.path / name).parent)
+
+    def sync_system(self) -> None:
+        """Make durable what any process of this machine has written to the folder's file system.
+
+        For files that others have written, as Spark and delta-rs do, which sync none: whatever was there before the
+        call is on the disk after it. On a drive that machines share, what another machine has written is up to the
+        drive. Raises an OSError if the disk has refused anything since the last call.
+        """
+        self._sync_system(self.path)
 
     def has(self, name: str) -> bool:
         """See `Folder`."""
@@ -241,6 +271,15 @@ class LocalFolder(Folder):
         finally:
             os.close(descriptor)
 
+    def _sync_system(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            if _libc().syncfs(descriptor) != 0:
+                problem = ctypes.get_errno()
+                raise OSError(problem, os.strerror(problem), str(path))
+        finally:
+            os.close(descriptor)
+
     def _link(self, source: Path, target: Path) -> None:
         os.link(source, target)
 
@@ -255,6 +294,50 @@ class LocalFolder(Folder):
         except BaseException:
             _discard(draft)
             raise
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+class GrowingFile:
+    """A file to which one process appends, and whose content is durable up to the last append that succeeded.
+
+    After a failed write or sync nothing more is appended: the operating system may have dropped what it could not
+    write, and says so once. What was appended before the failure stays durable.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path, self.size, self.failed = path, 0, False
+        self._descriptor = descriptor
+
+    def append(self, content: bytes, *, sync: bool = True) -> None:
+        """Append content whole, and make it durable, or leave it to the operating system when that happens."""
+        if self.failed or self._descriptor < 0:
+            raise OSError(errno.EIO, "an earlier write to this file has failed", str(self.path))
+        try:
+            left = memoryview(content)
+            while left:
+                left = left[self._write(left) :]
+            if sync:
+                self._sync()
+        except BaseException:
+            self.failed = True
+            raise
+        self.size += len(content)
+
+    def close(self) -> None:
+        """Close the file; what was appended stays as durable as it is."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _write(self, content: memoryview) -> int:
+        return os.write(self._descriptor, content)
+
+    def _sync(self) -> None:
+        os.fdatasync(self._descriptor)
 
 
 def move(source: Path, target: Path) -> None:

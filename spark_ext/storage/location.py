@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +37,19 @@ def local_path(uri: str) -> Path | None:
 def child(uri: str, *names: str) -> str:
     """A path or URI below another."""
     return "/".join((uri.rstrip("/"), *names))
+
+
+def sync_systems(places: Iterable[str]) -> None:
+    """Make durable what is on the file systems of these places; what is in an object store is durable already."""
+    synced: set[int] = set()
+    for place in sorted(places):
+        local = local_path(place)
+        if local is None or not local.exists():
+            continue  # a table that no epoch has made yet
+        device = local.stat().st_dev
+        if device not in synced:
+            synced.add(device)
+            LocalFolder(local).sync_system()
 
 
 def folder_at(uri: str, *, make: bool = True) -> Folder:

@@ -6,7 +6,10 @@ offers it for plain files, so it needs the library obstore, which is delta-rs's 
 
 from __future__ import annotations
 
+import mmap
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -18,10 +21,11 @@ from spark_ext.storage.options import StoreOptions, is_s3
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
-    from pyarrow import NativeFile, fs
+    from pyarrow import Buffer, NativeFile, fs
 
 
 _ATTEMPTS: Final = 6  # Of a request that the store did not answer or put off; longer waits repeat the whole
+_IN_MEMORY: Final = 1 << 20  # bytes of a file that is not worth a temporary copy
 
 
 def filesystem_of(uri: str, options: Mapping[str, str] | None = None) -> tuple[fs.FileSystem, str]:
@@ -80,6 +84,10 @@ class StoreFolder(Folder):
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}".rstrip("/") if self._root else name
 
+    def below(self, name: str) -> StoreFolder:
+        """See `Folder`."""
+        return StoreFolder(f"{self.uri.rstrip('/')}/{name}", lambda: (self._system, self._path(name)))
+
     def read(self, name: str) -> bytes:
         """See `Folder`."""
         with self._system.open_input_stream(self._path(name)) as stream:
@@ -121,6 +129,22 @@ class StoreFolder(Folder):
     def open_output(self, name: str) -> NativeFile:
         """See `Folder`."""
         return self._system.open_output_stream(self._path(name))
+
+    def mapped(self, name: str) -> Buffer:
+        """See `Folder`. A large file is copied to a temporary one."""
+        import pyarrow as pa
+
+        with self._system.open_input_stream(self._path(name)) as stream, tempfile.TemporaryFile() as copy:
+            content = stream.read(_IN_MEMORY)
+            if len(content) < _IN_MEMORY:
+                return pa.py_buffer(content)
+            copy.write(content)
+            shutil.copyfileobj(stream, copy, _IN_MEMORY)
+            copy.flush()
+            return pa.py_buffer(mmap.mmap(copy.fileno(), 0, access=mmap.ACCESS_READ))
+
+    def sync(self, name: str) -> None:
+        """See `Folder`. What an object store shows is durable."""
 
     def has(self, name: str) -> bool:
         """See `Folder`. One request; `get_file_info` would also list, to find out whether it is a folder."""

@@ -48,6 +48,17 @@ class Contract:
         assert not folder.create_once("a/f", "late", durable=True)
         assert list(folder.files()) == ["a/f"], "no draft is left"
 
+    @pytest.mark.parametrize("size", [0, 5, (1 << 20) - 1, 1 << 20, 3_000_000])
+    def test_a_file_is_mapped_as_it_is_then(self, folder: Folder, size: int) -> None:
+        folder.write("a/f", content := os.urandom(size))
+        folder.sync("a/f")
+        found = folder.mapped("a/f")
+        folder.write("a/f", "other")
+        folder.delete("a/f")
+        assert found.to_pybytes() == content
+        with pytest.raises(FileNotFoundError):
+            folder.mapped("a/f")
+
     def test_readers_find_the_one_content_or_the_other(self, folder: Folder) -> None:
         texts = [f"{number}" * 9_000 for number in range(8)]
         folder.write("f", texts[0])
@@ -58,6 +69,13 @@ class Contract:
         for one in written:
             one.result()
         assert list(folder.files()) == ["f"], "no draft is left"
+
+    def test_a_folder_below_has_the_files_below(self, folder: Folder) -> None:
+        folder.write("a/b/c", "1")
+        below = folder.below("a").below("b")
+        assert (below.read("c"), below.names()) == (b"1", ["c"])
+        assert below.create_once("d", "2") and not folder.create_once("a/b/d", "3")
+        assert folder.read("a/b/d") == b"2"
 
     def test_listings_are_of_one_folder_or_of_all_below(self, folder: Folder) -> None:
         assert (folder.names(), folder.names("x"), list(folder.files()), list(folder.files("x"))) == ([], [], [], [])
