@@ -15,12 +15,12 @@ from spark_ext.bad_rows.row import passed_over
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.model.offsets import Json
 from spark_ext.schemas.columns import conform, constant
+from spark_ext.schemas.text_types import as_declared, refuse_lost_zones
 from spark_ext.sources.contract import Advance, BadRow, Limit
 from spark_ext.sources.files.encodings import MARK, Encoding
 from spark_ext.sources.files.line_ends import BOM, after_lines, count_lines, ends_of, last_end, line_end
 from spark_ext.sources.files.options import FilesOptions
 from spark_ext.sources.files.row_groups import OnBadRow, even_cuts, parts_between
-from spark_ext.sources.files.text_types import as_declared, refuse_lost_zones
 from spark_ext.sources.positions import no_position, number_in
 
 if TYPE_CHECKING:

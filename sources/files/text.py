@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,22 +12,18 @@ from pyarrow import csv, json, types
 
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.schemas.columns import match
+from spark_ext.schemas.text_types import ODD_NUMBER, json_objects, parsed_in_csv, parsed_in_json, refuse_types
 from spark_ext.sources.files.line_ends import BOM, SCAN, ends_of, filled_lines, first_line, without_lines
 from spark_ext.sources.files.lines import LARGEST, LinesFormat
 from spark_ext.sources.files.options import FilesOptions
 from spark_ext.sources.files.row_groups import DECLARE_OTHERS
-from spark_ext.sources.files.text_types import parsed_in_csv, parsed_in_json, refuse_types
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
 _ODD_INTEGERS = (b"+", b"0x", b"0X")  # what is in integers that Arrow does not parse, or parses wrongly
-_ODD_NUMBER = re.compile(rb"[:,\[]\s*(-NaN|-?Inf)\s*[,}\]]")
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _OPEN, _CLOSE = b"{}"
-
-_FIRST = b"{}\n"
 
 
 class Header(NamedTuple):
@@ -214,16 +209,7 @@ class JsonFormat(LinesFormat):
 
     def _objects(self, file: InputFile, block: pa.Buffer) -> pa.Table:
         """All objects of a block."""
-        # Arrow takes bytes of strings as they are, and ends the process if the first value of a block is null.
-        _check_utf8(block)
-        data = _FIRST + bytes(block)
-        _check_numbers(data)
-        table = json.read_json(
-            pa.BufferReader(data),
-            read_options=json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-            parse_options=self._parse_options(file),
-        )
-        return table.slice(1)
+        return json_objects(block, self._parsed_as(file), self._whole)
 
     def stream(self, file: InputFile, raw: pa.NativeFile, block: int) -> Iterator[pa.RecordBatch]:
         """Parse a file in which an object may span lines."""
@@ -239,7 +225,11 @@ class JsonFormat(LinesFormat):
             reader = json.open_json(
                 raw,
                 read_options=json.ReadOptions(use_threads=False, block_size=block),
-                parse_options=self._parse_options(file),
+                parse_options=json.ParseOptions(
+                    explicit_schema=self._parsed_as(file),
+                    unexpected_field_behavior="ignore",
+                    newlines_in_values=self._whole,
+                ),
             )
         except pa.ArrowInvalid as problem:
             if "Empty JSON stream" in str(problem):
@@ -255,18 +245,14 @@ class JsonFormat(LinesFormat):
             before = b"}"
             while data := raw.read(SCAN):
                 text = before + data.translate(None, self.blank).removeprefix(BOM)
-                if b"}null" in text or _ODD_NUMBER.search(text):
+                if b"}null" in text or ODD_NUMBER.search(text):
                     return True
                 before = text[-5:]
         return False
 
-    def _parse_options(self, file: InputFile) -> json.ParseOptions:
-        explicit = [field.with_type(parsed_in_json(field.type)) for field in self._held(file)]
-        return json.ParseOptions(
-            explicit_schema=pa.schema([field.with_nullable(True) for field in explicit]),
-            unexpected_field_behavior="ignore",
-            newlines_in_values=self._whole,
-        )
+    def _parsed_as(self, file: InputFile) -> pa.Schema:
+        held = self._held(file)
+        return pa.schema([field.with_type(parsed_in_json(field.type)).with_nullable(True) for field in held])
 
 
 def _lines_are_whole(block: pa.Buffer, ends: NDArray[np.int64], blank: bytes) -> bool:
@@ -284,21 +270,6 @@ def _lines_are_whole(block: pa.Buffer, ends: NDArray[np.int64], blank: bytes) ->
         if line not in (b"", b"null") and not (line.startswith(b"{") and line.endswith(b"}")):
             return False
     return True
-
-
-def _check_numbers(text: bytes) -> None:
-    """Refuse -NaN and Inf: Arrow takes them for NaN and Infinity, and Spark does not."""
-    if (b"-NaN" in text or b"Inf" in text) and _ODD_NUMBER.search(text):
-        found = _ODD_NUMBER.search(_STRING.sub(b'""', text))
-        if found:
-            raise pa.ArrowInvalid(f"{found[1].decode()} is not a number; NaN, Infinity and -Infinity are")
-
-
-def _check_utf8(block: pa.Buffer) -> None:
-    try:
-        pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, block.size], np.int32)), block).validate(full=True)
-    except pa.ArrowInvalid:
-        raise pa.ArrowInvalid("it is not valid UTF-8") from None
 
 
 class Ended(io.RawIOBase):

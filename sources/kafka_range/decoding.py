@@ -1,243 +1,36 @@
-"""Keys and values of messages as columns: Avro, Protobuf and JSON instead of bytes.
-
-Each record is decoded by the schema with which it was written, and resolved to the one that was pinned when the query
-was defined, so that its columns stay what they are. A record that cannot be decoded is a bad row.
-"""
+"""Keys and values of messages as columns, and where those are that cannot be decoded."""
 
 from __future__ import annotations
 
-import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import types as T
 
-from spark_ext.clients.pinned_schemas import Pinned
-from spark_ext.clients.schema_registry import HEADER_BYTES, InvalidSchema, NoSuchSchema, Registry
-from spark_ext.errors import ConfigurationError, DataError, refused
-from spark_ext.schemas.arrow import arrow_type
-from spark_ext.schemas.avro import Unsupported
-from spark_ext.schemas.avro import spark_type as type_of_avro
-from spark_ext.schemas.avro_decoder import decoder as avro_decoder
-from spark_ext.schemas.protobuf import indexes
-from spark_ext.schemas.protobuf import spark_type as type_of_message
+from spark_ext.errors import DataError
+from spark_ext.sources import registered
 from spark_ext.sources.contract import BadRow
 from spark_ext.sources.kafka_range.bounds import TopicPartition, name
-
-MOST_INDEXES: Final = 100  # of nested messages
-
-
-class Undecodable(Exception):
-    """A key or value that is not what it should be; the text says why."""
-
-
-class Decoder(ABC):
-    """Turns bytes into values of one type."""
-
-    kind: T.DataType
-
-    @abstractmethod
-    def value(self, content: bytes) -> Any:
-        """The value, as Arrow takes it."""
-
-
-class JsonText(Decoder):
-    """JSON as text, which is checked; with or without the framing of a registry."""
-
-    kind = T.StringType()
-
-    def value(self, content: bytes) -> str:
-        """The text."""
-        # No JSON begins with a zero.
-        body = content[HEADER_BYTES:] if content[:1] == b"\0" else content
-        try:
-            text = body.decode()
-            # Numbers stay text: Python refuses long ones, and takes NaN for one.
-            json.loads(text, parse_int=str, parse_float=str, parse_constant=_no_number)
-        except (ValueError, RecursionError) as problem:
-            raise Undecodable(f"it is not JSON: {problem}") from None
-        return text
-
-
-def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is no number")
-
-
-def schema_id(content: bytes) -> int:
-    """The id of the schema with which a record was written."""
-    if len(content) < HEADER_BYTES or content[0] != 0:
-        raise Undecodable("it does not begin with a zero and the id of a schema, as records of a registry do")
-    return int.from_bytes(content[1:HEADER_BYTES], "big")
-
-
-class Avro(Decoder):
-    """Avro, resolved to the pinned schema."""
-
-    def __init__(self, pinned: Pinned, registry: Callable[[], Registry], who: str) -> None:
-        self._pinned, self._registry = pinned, registry
-        try:
-            self.kind = type_of_avro(json.loads(pinned.text))
-        except Unsupported as problem:
-            raise no_form(pinned, problem, who) from None
-        self._decoders: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {}
-
-    @cached_property
-    def _reader(self) -> Any:
-        from fastavro import parse_schema
-
-        return parse_schema(json.loads(self._pinned.text))
-
-    def _writer(self, id: int) -> Any:
-        if id == self._pinned.id:
-            return self._reader
-        registry = self._registry()
-        try:
-            found = registry.schema(id)
-            if (found.schema_type or "AVRO") != "AVRO":
-                raise Undecodable(f"it was written with the schema {id}, which is of another format")
-            return registry.avro(found)
-        except NoSuchSchema:
-            raise Undecodable(f"it was written with the schema {id}, which the registry does not have") from None
-        except InvalidSchema as problem:
-            raise Undecodable(f"it was written with the schema {id}, which {problem}") from None
-
-    def value(self, content: bytes) -> Any:
-        """The value, resolved."""
-        if (id := schema_id(content)) not in self._decoders:
-            writer = self._writer(id)
-            try:
-                self._decoders[id] = avro_decoder(writer, self._reader)
-            except Exception as problem:  # whatever schemas and defaults run into that are none
-                raise Undecodable(f"the schema {id} cannot be read: {type(problem).__name__}: {problem}") from None
-        try:
-            found, end = self._decoders[id](content, HEADER_BYTES)
-        except (EOFError, ValueError, OverflowError, RecursionError) as problem:
-            raise Undecodable(f"it is not of the schema {id}: {type(problem).__name__}: {problem}") from None
-        if end != len(content):
-            raise Undecodable(f"it is longer than a value of the schema {id}")
-        return found
-
-
-class Protobuf(Decoder):
-    """Protobuf, read by the pinned schema: fields that it does not have are left out, others have their defaults."""
-
-    def __init__(self, pinned: Pinned, who: str) -> None:
-        from google.protobuf.message_factory import GetMessageClass
-
-        from spark_ext.clients.proto_compiler import descriptor
-
-        found = descriptor(pinned.text, pinned.message)
-        assert found is not None, "it was there when it was pinned"
-        try:
-            self.kind, self._convert = type_of_message(found)
-        except Unsupported as problem:
-            raise no_form(pinned, problem, who) from None
-        self._name, self._indexes = found.full_name, indexes(found)
-        self._class = GetMessageClass(found)
-
-    def value(self, content: bytes) -> Any:
-        """The value."""
-        from google.protobuf.message import DecodeError
-
-        schema_id(content)
-        places, rest = _indexes(content[HEADER_BYTES:])
-        if places != self._indexes:
-            raise Undecodable(f"it is message {list(places)} of its schema, and {self._name} is {list(self._indexes)}")
-        try:
-            message = self._class.FromString(rest)
-            if not message.IsInitialized():
-                raise ValueError(f"required fields are missing: {', '.join(message.FindInitializationErrors())}")
-            return self._convert(message)
-        except (DecodeError, OverflowError, ValueError) as problem:
-            raise Undecodable(f"it is not a {self._name}: {problem}") from None
-
-
-def _indexes(content: bytes) -> tuple[tuple[int, ...], bytes]:
-    """Which message of the schema it is, and the rest."""
-    count, rest = _zigzag(content)
-    if count == 0:
-        return (0,), rest
-    if not 0 < count <= MOST_INDEXES:
-        raise Undecodable("the place of its message in the schema cannot be read")
-    found = []
-    for _ in range(count):
-        number, rest = _zigzag(rest)
-        found.append(number)
-    return tuple(found), rest
-
-
-def _zigzag(content: bytes) -> tuple[int, bytes]:
-    value = 0
-    for at, byte in enumerate(content[:10]):
-        value |= (byte & 0x7F) << 7 * at
-        if byte < 0x80:
-            return value >> 1 ^ -(value & 1), content[at + 1 :]
-    raise Undecodable("the place of its message in the schema cannot be read")
-
-
-def no_form(pinned: Pinned, problem: Exception, who: str) -> ConfigurationError:
-    """The refusal of a schema."""
-    what = f"version {pinned.version} of the subject '{pinned.subject}' has no form in Spark: {problem}"
-    return refused(what, who, "read it with the format 'bytes', or register a schema without such a part")
 
 
 def decoded(
     batch: pa.RecordBatch,
-    decoders: Mapping[str, Decoder],
+    decoders: Mapping[str, registered.Decoder],
     names: Sequence[str],
     place: TopicPartition,
     bad: Callable[[BadRow, DataError], None],
     who: str,
 ) -> pa.RecordBatch:
     """A batch with decoded columns, without its bad rows."""
-    offsets = batch.column("offset").to_pylist()
-    arrays: dict[str, pa.Array] = {}
-    why: dict[int, tuple[str, str]] = {}
-    for column, decoder in decoders.items():
-        arrays[column] = _column(column, batch.column(column).to_pylist(), decoder, why)
-    for row in sorted(why):
-        column, reason = why[row]
-        content = batch.column(column)[row].as_py()
-        what = f"the {column} of the message at offset {offsets[row]} of {name(place)} is bad: {reason}"
+
+    def report(row: int, column: str, reason: str) -> None:
+        offset, content = batch.column("offset")[row].as_py(), batch.column(column)[row].as_py()
         error = DataError(
-            what,
+            f"the {column} of the message at offset {offset} of {name(place)} is bad: {reason}",
             operator=who,
             kept="everything up to the previous epoch; no row of this one was committed",
             do="load with on_bad_row=quarantine, or correct the option for its format",
         )
-        position = {"topic": place[0], "partition": place[1], "offset": offsets[row]}
+        position = {"topic": place[0], "partition": place[1], "offset": offset}
         bad(BadRow(position, f"{column}: {reason}", content), error)
-    columns = [arrays[one] if one in arrays else batch.column(one) for one in names]
-    found = pa.RecordBatch.from_arrays(columns, names=list(names))
-    if not why:
-        return found
-    return found.filter(pa.array([row not in why for row in range(batch.num_rows)]))
 
-
-def _column(
-    column: str, contents: Sequence[bytes | None], decoder: Decoder, why: dict[int, tuple[str, str]]
-) -> pa.Array:
-    """Decode a column; what is bad is null, and in `why`."""
-    kind = arrow_type(decoder.kind)
-    values: list[Any] = []
-    for row, content in enumerate(contents):
-        value = None
-        if content is not None:
-            try:
-                value = decoder.value(content)
-            except Undecodable as problem:
-                why.setdefault(row, (column, str(problem)))
-        values.append(value)
-    try:
-        return pa.array(values, kind)
-    except (pa.ArrowException, OverflowError, ValueError, TypeError):
-        for row, value in enumerate(values):
-            try:
-                pa.array([value], kind)
-            except (pa.ArrowException, OverflowError, ValueError, TypeError) as problem:
-                why.setdefault(row, (column, f"it does not fit {decoder.kind.simpleString()}: {problem}"))
-                values[row] = None
-        return pa.array(values, kind)
+    return registered.decoded(batch, decoders, names, report)

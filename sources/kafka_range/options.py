@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar, Final, Literal, cast
+from typing import ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from spark_ext.clients.kafka import KafkaOptions
-from spark_ext.clients.pinned_schemas import Pinned, pin
-from spark_ext.clients.schema_registry import Registry, RegistryOptions
 from spark_ext.options import Bytes, Milliseconds, Names
 from spark_ext.sources.contract import SourceOptions
 from spark_ext.sources.kafka_range.bounds import Bound, options_of
+from spark_ext.sources.registered import RegisteredOptions, Version
 
 Format = Literal["bytes", "json", "avro", "protobuf"]
-DECODED: Final = ("key", "value")
 
 
-class KafkaRangeOptions(SourceOptions, KafkaOptions, RegistryOptions):
+class KafkaRangeOptions(SourceOptions, KafkaOptions, RegisteredOptions):
     """Options of `kafka_range`."""
 
     secret_fields: ClassVar[frozenset[str]] = frozenset({"client_options", "schema_registry_options"})
+    decoded: ClassVar[tuple[str, ...]] = ("value", "key")
     identity_fields: ClassVar[frozenset[str]] = frozenset(
         {"bootstrap_servers", "pattern", "schema_registry_url", "topics"}
     )
@@ -58,7 +57,7 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions, RegistryOptions):
     `json`, text that is checked; `bytes`, not decoded."""
     value_subject: str | None = Field(default=None, min_length=1)
     """The subject of the schema by which values are read; default: `<topic>-value`, if there is one topic."""
-    value_version: int | Literal["latest"] = "latest"
+    value_version: Version = "latest"
     """Its version; `latest`: the one that is the latest when the query is defined."""
     value_message: str | None = Field(default=None, min_length=1)
     """With `protobuf`: full name of the message; default: the first one of the schema."""
@@ -66,7 +65,7 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions, RegistryOptions):
     """How keys are encoded, as `value_format`."""
     key_subject: str | None = Field(default=None, min_length=1)
     """The subject of the schema by which keys are read; default: `<topic>-key`."""
-    key_version: int | Literal["latest"] = "latest"
+    key_version: Version = "latest"
     """Its version, as `value_version`."""
     key_message: str | None = Field(default=None, min_length=1)
     """With `protobuf`: full name of the message, as `value_message`."""
@@ -98,69 +97,13 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions, RegistryOptions):
         self._bounds = options_of(self.model_dump())
         return self
 
-    @field_validator("value_version", "key_version")
-    @classmethod
-    def _positive(cls, value: int | str) -> int | str:
-        if isinstance(value, int) and value < 1:
-            raise ValueError("versions count from 1")
-        return value
-
-    @model_validator(mode="after")
-    def _formats_together(self) -> KafkaRangeOptions:
-        registered = [column for column in DECODED if self.is_registered(column)]
-        if registered and self.schema_registry_url is None:
-            raise ValueError(f"{registered[0]}_format={self._of(registered[0], 'format')} needs schema_registry_url")
-        for name in ("schema_registry_url", "schema_registry_options"):
-            if not registered and getattr(self, name):
-                raise ValueError(f"{name} needs value_format or key_format to be avro or protobuf")
-        for column in DECODED:
-            for part in ("subject", "version", "message"):
-                name = f"{column}_{part}"
-                given = getattr(self, name) != type(self).model_fields[name].default
-                wanted = ("protobuf",) if part == "message" else ("avro", "protobuf")
-                if given and self._of(column, "format") not in wanted:
-                    raise ValueError(f"{name} needs {column}_format={' or '.join(wanted)}")
-            if column in registered and self._of(column, "subject") is None and len(self.topics) != 1:
-                raise ValueError(
-                    f"{column}_subject is needed: there is not exactly one topic, whose subject it could be"
-                )
-        return self
-
-    def _of(self, column: str, part: str) -> Any:
-        return getattr(self, f"{column}_{part}")
-
-    def is_registered(self, column: str) -> bool:
-        """Whether a column is decoded by a schema of the registry."""
-        return self._of(column, "format") in ("avro", "protobuf")
-
-    def subject(self, column: str) -> str:
-        """The subject of a column's schema."""
-        return cast(str, self._of(column, "subject")) or f"{self.topics[0]}-{column}"
-
-    def pin(self, column: str, who: str) -> Pinned:
-        """Ask the registry for the schema of a column."""
-        registry = Registry(self, self.request_timeout / 1000, who)
-        version = self._of(column, "version")
-        return pin(
-            registry,
-            self._of(column, "format"),
-            self.subject(column),
-            None if version == "latest" else version,
-            self._of(column, "message"),
-        )
+    def subject(self, column: str) -> str | None:
+        """The one that is given, or that of the topic, if there is one topic."""
+        return super().subject(column) or (f"{self.topics[0]}-{column}" if len(self.topics) == 1 else None)
 
     def identity(self) -> dict[str, str]:
-        """With the formats, and the schemas with their versions as they are now: another one has other columns."""
-        found = super().identity()
-        for column in DECODED:
-            if self._of(column, "format") == "bytes":
-                continue
-            found[f"{column}_format"] = self._of(column, "format")
-            if self.is_registered(column):
-                pinned = self.pin(column, f"source '{self.uid}' (kafka_range)")
-                found |= {f"{column}_subject": pinned.subject, f"{column}_version": pinned.known_as}
-                found |= {f"{column}_message": pinned.message} if pinned.message else {}
-        return found
+        """With the schemas of decoded columns."""
+        return {**super().identity(), **self.schemas(f"source '{self.uid}' (kafka_range)")}
 
     @property
     def start(self) -> Bound:

@@ -11,15 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructField, StructType
 
 from spark_ext.clients.kafka import admin, library, to_error
-from spark_ext.clients.pinned_schemas import Pinned
-from spark_ext.clients.schema_registry import kept_registry
 from spark_ext.errors import TerminalError, refused
 from spark_ext.masking import logger
 from spark_ext.model.offsets import Json, Position
@@ -37,10 +34,11 @@ from spark_ext.sources.kafka_range.bounds import (
     rest,
 )
 from spark_ext.sources.kafka_range.brokers import Brokers, ChannelData, check_still, matching
-from spark_ext.sources.kafka_range.decoding import Avro, Decoder, JsonText, Protobuf, decoded
-from spark_ext.sources.kafka_range.options import DECODED, KafkaRangeOptions
+from spark_ext.sources.kafka_range.decoding import decoded
+from spark_ext.sources.kafka_range.options import KafkaRangeOptions
 from spark_ext.sources.kafka_range.reader import COLUMNS, HEADERS, read
 from spark_ext.sources.positions import number_in
+from spark_ext.sources.registered import Formats
 from spark_ext.sources.staged import Cutover
 
 log = logger("spark_ext.kafka")
@@ -343,55 +341,3 @@ class KafkaRange(ChannelSource):
         if epoch.final:
             raise error
         log.warning("%s", error)
-
-
-class Formats:
-    """The decoders of a source. Planner and tasks have those schemas that were pinned when Spark asked for columns."""
-
-    def __init__(self, options: KafkaRangeOptions, who: str) -> None:
-        self._options, self._who = options, who
-        self._pinned: dict[str, Pinned] = {}
-        self._decoders: dict[str, Decoder] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """With the schemas, and without what decodes by them."""
-        return {**self.__dict__, "_decoders": {}}
-
-    def decoder(self, column: str) -> Decoder | None:
-        """What decodes a column; None: nothing does."""
-        form = getattr(self._options, f"{column}_format") if column in DECODED else "bytes"
-        if form == "bytes":
-            return None
-        if column not in self._decoders:
-            self._decoders[column] = self._made(column, form)
-        return self._decoders[column]
-
-    def _made(self, column: str, form: str) -> Decoder:
-        if form == "json":
-            return JsonText()
-        if column not in self._pinned:
-            self._pinned[column] = self._options.pin(column, self._who)
-        pinned = self._pinned[column]
-        if form == "protobuf":
-            return Protobuf(pinned, self._who)
-        seconds = self._options.request_timeout / 1000
-        return Avro(pinned, lambda: kept_registry(self._options, seconds, self._who), self._who)
-
-    def check_versions(self) -> None:
-        """Refuse a first start whose columns are not those of the version that the job has noted meanwhile."""
-        for column, pinned in self._pinned.items():
-            now = self._options.pin(column, self._who)
-            if now.version != pinned.version:
-                raise refused(
-                    f"version {now.version} of the subject '{pinned.subject}' was registered while the query was being "
-                    f"started with version {pinned.version}",
-                    self._who,
-                    f"start again, with {column}_version={now.version} or {column}_version={pinned.version}",
-                )
-            if now.digest != pinned.digest:
-                raise refused(
-                    f"version {now.version} of the subject '{pinned.subject}' became another schema while the query "
-                    "was being started: the subject was deleted and registered again",
-                    self._who,
-                    "start again",
-                )

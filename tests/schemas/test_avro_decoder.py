@@ -20,7 +20,7 @@ from spark_ext.schemas.arrow import arrow_type
 from spark_ext.schemas.avro import spark_type
 from spark_ext.schemas.avro_decoder import decoder
 from spark_ext.sinks.kafka_2pc.formats import Encoder
-from spark_ext.sources.kafka_range.decoding import Avro
+from spark_ext.sources.registered import Avro
 from tests.sources.files.test_avro import logical
 
 UTC = datetime.timezone.utc

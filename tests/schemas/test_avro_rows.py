@@ -21,7 +21,7 @@ from spark_ext.schemas.avro_rows import Unfit, avro_schema, writer
 from spark_ext.schemas.ddl import columns
 from spark_ext.schemas.values import undecodable
 from spark_ext.sinks.kafka_2pc.formats import Encoder
-from spark_ext.sources.kafka_range.decoding import Avro
+from spark_ext.sources.registered import Avro
 from tests.values.forms import Column, batch_of, plain
 from tests.values.forms import columns as columns_of_values
 

@@ -16,7 +16,7 @@ from spark_ext.clients.proto_compiler import compiled, descriptor
 from spark_ext.clients.schema_registry import Registry, RegistryOptions
 from spark_ext.errors import ConfigurationError
 from spark_ext.schemas.arrow import arrow_type
-from spark_ext.sources.kafka_range.decoding import Protobuf, Undecodable
+from spark_ext.sources.registered import Protobuf, Undecodable
 
 UTC = datetime.timezone.utc
 FRAME = b"\0\0\0\0\1\0"

@@ -28,7 +28,7 @@ from tests.conformance.test_commit_delta import DeltaTarget, UpsertTarget
 from tests.exchange.exchange_kit import ExchangeTarget
 from tests.sinks.files_2pc.files_target import FilesTarget, csv_table
 from tests.values import table
-from tests.values.cells import check_cell
+from tests.values.cells import check_cell, marks
 from tests.values.forms import batch_of, columns, from_json, from_text, leaves, plain
 from tests.values.table import ARRAYS, BAD, START, TYPES, VALUES, Row
 
@@ -143,7 +143,11 @@ SINKS: Final[dict[str, Put]] = {
     "http_2pc": http,
     "kafka_2pc": kafka,
 }
-CELLS = [pytest.param(name, row, id=f"{name}: {row.type} {row.what}") for name in SINKS for row in (*VALUES, *TYPES)]
+CELLS = [
+    pytest.param(name, row, id=f"{name}: {row.type} {row.what}", marks=marks(name))
+    for name in SINKS
+    for row in (*VALUES, *TYPES)
+]
 
 
 @pytest.mark.parametrize(("name", "row"), CELLS)
@@ -157,7 +161,7 @@ def logs(folder: Path) -> list[Path]:
     return [*folder.rglob("*.json"), *folder.rglob("*.jsonl")]
 
 
-@pytest.mark.parametrize("name", SINKS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in SINKS])
 @settings(max_examples=40)
 @given(data=st.data())
 def test_values_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject) -> None:

@@ -23,18 +23,19 @@ from pyspark.sql import types as T
 
 from spark_ext.clients.pinned_schemas import Pinned
 from spark_ext.errors import ConfigurationError, DataError
+from spark_ext.ingest import typed_rows
 from spark_ext.schemas.arrow import arrow_type
+from spark_ext.sources import registered
 from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.sources.exchange import ExchangeSource
 from spark_ext.sources.files.source import Files
-from spark_ext.sources.kafka_range import decoding
 from spark_ext.testing.source_kit import SourceRun
 from tests.exchange.exchange_kit import ExchangeTarget
 from tests.schemas.test_protobuf import made as protobuf
 from tests.sinks.test_values import committed
 from tests.sources.files.files_kit import needs_newer_pyarrow
 from tests.values import table
-from tests.values.cells import Unsayable, check_read
+from tests.values.cells import Unsayable, check_read, marks
 from tests.values.forms import DAY, batch_of, columns, leaves, plain
 from tests.values.table import ARRAYS, BAD, ODD, SAME, TYPES, VALUES, Row
 
@@ -118,6 +119,16 @@ def of_json(folder: Path, kind: T.DataType, values: list[Any]) -> Found:
     rows = "".join(f'{{"id": {n}, "v": {as_json(kind, value)}}}\n' for n, value in enumerate(values))
     (folder / "x.json").write_bytes(rows.encode(errors="surrogateescape"))
     return read(folder / "x.json", kind)
+
+
+def of_http_ingest(_: Path, kind: T.DataType, values: list[Any]) -> Found:
+    """Bodies of events, as an inbox with declared columns has them."""
+    schema = T.StructType([T.StructField("id", T.LongType()), T.StructField("v", kind)])
+    typed_rows.check_columns(schema, "inbox")
+    texts = [f'{{"id": {n}, "v": {as_json(kind, value)}}}' for n, value in enumerate(values)]
+    why: dict[int, str] = {}
+    rows = typed_rows.rows_of([text.encode(errors="surrogateescape") for text in texts], schema, why.__setitem__)
+    return {n.as_py(): plain(value) for n, value in zip(rows["id"], rows["v"], strict=True)}, len(why)
 
 
 def of_folder(folder: Path, kind: T.DataType, values: list[Any]) -> Found:
@@ -249,9 +260,9 @@ def of_avro(folder: Path, kind: T.DataType, values: list[Any]) -> Found:
     return read(folder / "x.avro", kind)
 
 
-def decoded(decoder: decoding.Decoder, contents: list[bytes | None]) -> Found:
+def decoded(decoder: registered.Decoder, contents: list[bytes | None]) -> Found:
     why: dict[int, tuple[str, str]] = {}
-    column = decoding._column("value", contents, decoder, why)
+    column = registered._column("value", contents, decoder, why)
     return {n: plain(value) for n, value in enumerate(column) if n not in why}, len(why)
 
 
@@ -264,14 +275,14 @@ def of_kafka_avro(_: Path, kind: T.DataType, values: list[Any]) -> Found:
             fastavro.schemaless_writer(out, schema, for_avro(kind, value, marks))
         contents.append(b"\0\0\0\0\1" + replaced(out.getvalue(), marks) if value is not None else None)
     pinned = Pinned("avro", "s", 1, 1, json.dumps(schema))
-    return decoded(decoding.Avro(pinned, lambda: pytest.fail("no registry"), "test"), contents)
+    return decoded(registered.Avro(pinned, lambda: pytest.fail("no registry"), "test"), contents)
 
 
 def of_kafka_json(_: Path, kind: T.DataType, values: list[Any]) -> Found:
     if not isinstance(kind, T.StringType) or kind in ODD_TYPES:
         raise Unsayable
     texts = [None if value is None else as_json(kind, value).encode(errors="surrogateescape") for value in values]
-    good, bad = decoded(decoding.JsonText(), texts)
+    good, bad = decoded(registered.JsonText(), texts)
     return {n: text if text is None else json.loads(text).encode() for n, text in good.items()}, bad
 
 
@@ -405,13 +416,16 @@ SOURCES: Final[dict[str, Get]] = {
     "files, CSV": of_csv, "files, JSON": of_json, "files, Parquet": of_parquet, "files, ORC": of_orc,
     "files, Avro": of_avro, "files, folder": of_folder, "delta_snapshot": of_delta(),
     "delta_snapshot, follow": of_delta(follow="true", starting_version="0", poll_interval="0"),
+    "http_ingest": of_http_ingest,
     "exchange": of_exchange("arrow"), "exchange, Delta": of_exchange("delta"), "kafka_range, JSON": of_kafka_json,
     "kafka_range, Avro": of_kafka_avro, "kafka_range, Protobuf": of_kafka_protobuf,
 }  # fmt: skip
 """The columns of the table that need no server."""
 
 CELLS = [
-    pytest.param(name, row, id=f"{name}: {row.type} {row.what}") for name in SOURCES for row in (*VALUES, *ODD, *TYPES)
+    pytest.param(name, row, id=f"{name}: {row.type} {row.what}", marks=marks(name))
+    for name in SOURCES
+    for row in (*VALUES, *ODD, *TYPES)
 ]
 
 
@@ -427,7 +441,7 @@ def test_each_cell_is_what_the_source_does(tmp_path: Path, name: str, row: Row) 
     check_read(name, row, get)
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in SOURCES])
 @settings(max_examples=settings().max_examples // 4)  # each writes a file or more
 @given(data=st.data())
 def test_a_value_is_in_arrow_as_it_was_given_or_its_row_is_bad(

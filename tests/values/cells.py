@@ -1,7 +1,7 @@
 """The check of a cell of the table: what was measured is what the table says."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from pyspark.errors import PySparkTypeError
@@ -24,6 +24,18 @@ def check_cell(name: str, row: Row, put: Callable[[T.DataType, list[Any]], list[
                     put(kind, [value])
         else:
             assert expected != NONE and put(kind, values) == values
+
+
+MAIN: Final = (
+    "files, JSON", "delta_snapshot", "http_ingest", "exchange", "kafka_range, Avro", "delta_2pc", "files_2pc, JSON",
+    "exchange_2pc", "http_2pc", "kafka_2pc",
+)  # fmt: skip
+"""The format of each connector whose cells are in the core."""
+FURTHER: Final = pytest.mark.slow(0.1, "one of hundreds of cells of another format, each of which writes files")
+
+
+def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    return () if name in MAIN else (FURTHER,)
 
 
 class Unsayable(Exception):

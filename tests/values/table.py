@@ -314,6 +314,10 @@ SOURCES: Final[Mapping[str, Cells]] = {
         BAD: (MANY_DIGITS, POWER, FINE_DECIMAL, INFINITE), START: (GREAT_INTEGER, GREAT_FLOAT),
         NONE: (NUL, NO_UTF8, *_FARTHEST, STRUCTS, MAPS, OTHER_MAPS, LOCAL_MAPS, LEAP_SECOND, NANOS, *TYPES),
     }),
+    "http_ingest": _cells({
+        BAD: (*_TEXT_READ[BAD], GREAT_FLOAT),
+        START: (BINARY, RAW, MAPS, OTHER_MAPS, LOCAL_MAPS, DURATIONS, MONTHS, INTERVALS, VARIANTS, VOID),
+    }),
     "exchange": _cells({NONE: (NO_UTF8, *ODD, MONTHS, INTERVALS)}),
     "exchange, Delta": _cells({NONE: (NO_UTF8, LOCAL_MAPS, *_MESSAGE)}),
     "kafka_range, JSON": _cells(

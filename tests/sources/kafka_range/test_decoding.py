@@ -24,9 +24,10 @@ from spark_ext.errors import ConfigurationError, DataError, SparkExtError, Stora
 from spark_ext.schemas.arrow import arrow_type
 from spark_ext.schemas.avro import Unsupported, spark_type
 from spark_ext.sources.contract import BadRow
-from spark_ext.sources.kafka_range.decoding import Avro, Decoder, Undecodable, decoded
+from spark_ext.sources.kafka_range.decoding import decoded
 from spark_ext.sources.kafka_range.options import KafkaRangeOptions
 from spark_ext.sources.kafka_range.source import KafkaRange
+from spark_ext.sources.registered import Avro, Decoder, Undecodable
 from tests.servers.schema_registry import PASSWORD, USER, Client, SchemaRegistry, apicurio
 from tests.sources.files.test_avro import logical
 

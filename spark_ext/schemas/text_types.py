@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import types
+from pyarrow import json, types
 
 from spark_ext.errors import refused
 from spark_ext.schemas.casts import cast, replaced, widened
 from spark_ext.schemas.columns import instants
 from spark_ext.schemas.strptime import has_zone
+
+ODD_NUMBER: Final = re.compile(rb"[:,\[]\s*(-NaN|-?Inf)\s*[,}\]]")
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_FIRST: Final = b"{}\n"
 
 
 def parsed_in_csv(kind: pa.DataType, odd_integers: bool) -> pa.DataType:
@@ -23,6 +30,41 @@ def parsed_in_csv(kind: pa.DataType, odd_integers: bool) -> pa.DataType:
 def parsed_in_json(kind: pa.DataType) -> pa.DataType:
     """The type that Arrow parses in JSON: text for dates and times, room for all digits of decimals, at any depth."""
     return replaced(widened(kind), lambda one: pa.string() if types.is_temporal(one) else one)
+
+
+def json_objects(block: pa.Buffer, columns: pa.Schema, several_lines: bool) -> pa.Table:
+    """All objects of a text as columns of the types that are parsed; a missing key is null, an undeclared one ignored.
+
+    Raises:
+        ArrowException: a part of it is not an object, or does not fit.
+    """
+    # Arrow takes bytes of strings as they are, and ends the process if the first value of a block is null.
+    _check_utf8(block)
+    data = _FIRST + bytes(block)
+    _check_numbers(data)
+    table = json.read_json(
+        pa.BufferReader(data),
+        read_options=json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+        parse_options=json.ParseOptions(
+            explicit_schema=columns, unexpected_field_behavior="ignore", newlines_in_values=several_lines
+        ),
+    )
+    return table.slice(1)
+
+
+def _check_numbers(text: bytes) -> None:
+    """Refuse -NaN and Inf: Arrow takes them for NaN and Infinity, and Spark does not."""
+    if (b"-NaN" in text or b"Inf" in text) and ODD_NUMBER.search(text):
+        found = ODD_NUMBER.search(_STRING.sub(b'""', text))
+        if found:
+            raise pa.ArrowInvalid(f"{found[1].decode()} is not a number; NaN, Infinity and -Infinity are")
+
+
+def _check_utf8(block: pa.Buffer) -> None:
+    try:
+        pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, block.size], np.int32)), block).validate(full=True)
+    except pa.ArrowInvalid:
+        raise pa.ArrowInvalid("it is not valid UTF-8") from None
 
 
 def as_declared(table: pa.Table, held: pa.Schema, pattern: str | None) -> pa.Table:
