@@ -32,8 +32,8 @@ itself never gives.
 
 Guaranteed:
 
-- `discover`, `advance`, `latest` and `on_epoch_committed` run in one long-lived planner process on the driver's
-  machine, one call at a time. `read` runs on executors, in any number of processes at once.
+- `discover`, `advance`, `latest`, `drained` and `on_epoch_committed` run in one long-lived planner process on the
+  driver's machine, one call at a time. `read` runs on executors, in any number of processes at once.
 - Positions that you return are stored before the epoch runs. A replayed epoch is read with the same positions.
 - A channel that has finished is never read again, in no later run of the job.
 - `on_epoch_committed` is called only after the epoch's rows are safe, and in a job also for the last epoch.
@@ -68,7 +68,7 @@ The design follows bytewax's `inputs.py` (partitions, `next_batch`, `snapshot`) 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -352,6 +352,18 @@ class ChannelSource(Connector):
             at: s since 1970 UTC.
         """
         return False
+
+    def drained(self, unread: Collection[str]) -> bool:
+        """The job is drained: whether the source ends where it is. By default it does, at once.
+
+        For a source that has promised those who send that it reads what it was sent: it tells them to stop, and is
+        planned on until it has read what they have sent. Asked before each epoch, in the planner, until it returns
+        True, also after a restart. A source that is paused is read on only once it is resumed.
+
+        Args:
+            unread: ids of the channels that have been discovered, and have not finished.
+        """
+        return True
 
     def on_epoch_committed(self, epoch: Committed) -> None:
         """Acknowledge, delete or move what is safe now. At least once; never before the rows are safe."""

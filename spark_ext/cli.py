@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_ext.commands import check, classify, control_group, incidents, prepare, serve, show
+from spark_ext.commands import check, classify, control_group, incidents, ingest, prepare, serve, show
 from spark_ext.commands import control_send as control_send  # adds its commands to the group, as control_show does
 from spark_ext.commands import control_show as control_show
 from spark_ext.commands.output import FAILED as FAILED
@@ -149,6 +149,7 @@ def _code(problem: SparkExtError) -> int:
 
 
 app.add_typer(control_group.app, name="control")
+app.add_typer(ingest.app, name="ingest")
 app.command("serve")(serve.serve)
 app.command("check")(check.check)
 app.command("classify")(classify.classify)

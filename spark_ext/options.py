@@ -122,6 +122,13 @@ def json_object(value: object) -> object:
     return found
 
 
+def written_to(options: Mapping[str, str], *, sink: bool) -> list[str]:
+    """Where an operator writes, as its options say: its bad rows, and if it is a sink to its path."""
+    given = {name.lower(): value for name, value in options.items()}
+    names = ("path", "bad_rows_path") if sink else ("bad_rows_path",)
+    return [given[name] for name in names if given.get(name)]
+
+
 def several(value: object) -> object:
     """A list, or one value as a list."""
     return value if isinstance(value, (list, tuple)) else [value]

@@ -107,8 +107,11 @@ def with_watermark(
     kept = both.where(stays).drop(flag)
     if taken_over is None:
         return kept
-    # What depends on the delay, such as dropDuplicatesWithinWatermark, reads it from the column.
-    return kept.withColumn(name, time.alias(name, metadata={DELAY: taken_over.delay}))
+    # What depends on the delay, such as dropDuplicatesWithinWatermark, reads it from the column. Over Connect,
+    # withColumn would drop it.
+    columns = [F.col(str(number)).alias(name) for number, name in enumerate(df.columns)]
+    columns[field] = F.col(str(field)).alias(name, metadata={DELAY: taken_over.delay})
+    return kept.toDF(*map(str, range(len(columns)))).select(*columns)
 
 
 class _TakenOver(NamedTuple):

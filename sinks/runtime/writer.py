@@ -26,6 +26,7 @@ from spark_ext.model.barriers import NO_BARRIER, SourceBarrier, barrier_of
 from spark_ext.model.end_of_input import DELAY, passed_watermark
 from spark_ext.model.identity import ONLY_JOBS, Identity, state_of
 from spark_ext.model.query_offsets import final_epochs, source_offsets
+from spark_ext.options import written_to
 from spark_ext.sinks.contract import CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 from spark_ext.sinks.runtime.aside import Aside
 from spark_ext.sinks.runtime.position import Position, remember, remembered
@@ -34,7 +35,7 @@ from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.session import registry
 from spark_ext.spark.watching.attendance import attend
 from spark_ext.spark.watching.worker_process import begin_task, tune
-from spark_ext.storage import folder_at
+from spark_ext.storage import folder_at, sync_systems
 
 if TYPE_CHECKING:
     from spark_ext.model.offsets import LoggedOffsets
@@ -234,6 +235,7 @@ class EpochWriter(ArrowWriter):
             tries = attempts(self._sink.options, f"the check of the target of sink '{self._uid}'", reraise=True)
             tries(self._sink.check, epoch)
             return
+        self._sync()  # no target may have an epoch whose rows, offsets or state a power failure takes away
         reach(FailPoint.SINK_BEFORE_COMMIT)
         if self._sink.options.on_bad_row == "quarantine":
             place = bad_rows_place(self._sink.options, mine, query_id, batchId)
@@ -241,9 +243,14 @@ class EpochWriter(ArrowWriter):
         else:
             self._with_retries(epoch, prepared)
         reach(FailPoint.SINK_COMMITTED)
+        self._sync()  # nor may Spark count as committed what the target loses
         if mine.checkpoint:
             remember(mine.checkpoint, Position(self._uid, mine.lineage, query_id, batchId), mine.start)
         tune()
+
+    def _sync(self) -> None:
+        if self._identity.syncs:
+            sync_systems({self._identity.state, *written_to(self._sink.given, sink=True)})
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Undo nothing: Spark also aborts after a commit that raised although it took effect.

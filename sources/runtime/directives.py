@@ -66,6 +66,7 @@ class DirectiveBook:
         self._view = view
         self._wall_clock = wall_clock
         self._drain = registration.drain if registration else False
+        self._begun = False
         self._final = 0
         self._looked: tuple[SourceOffset, int, Directives] | None = None
         self._finished: tuple[int, frozenset[str]] = (0, frozenset())
@@ -84,6 +85,9 @@ class DirectiveBook:
         before = self.configuration(start)
         if self._registration is None:
             return Directives(before)
+        if not self._begun:
+            self._begun = True
+            self._remember_drain(start)
         later = self._view.events(start.control)
         seen = (start.control, later[-1].sequence if later else 0)
         if self._is_in_vain(start, later):
@@ -227,6 +231,12 @@ class DirectiveBook:
         after = replace(before.after(obeyed), sequence=found[-1][0].sequence)
         stamp = Stamp(after, start.control, tuple(broadcasts), outcomes, self._known.query)
         return Directives(after, stamp, self._drain, self._final, jumps)
+
+    def _remember_drain(self, start: SourceOffset) -> None:
+        """A source may need several epochs to end, and its query may be restarted between them."""
+        earlier = self._view.events(min(self._known.passed, start.control))
+        drains = (event for event in earlier if event.kind == "drain" and event.sequence <= start.control)
+        self._drain = self._drain or any(self._mine(start, event) and not self._over(event) for event in drains)
 
     def _mine(self, start: SourceOffset, event: Event) -> bool:
         return concerns(event, self._known.query, start.uid)

@@ -75,6 +75,7 @@ class Planner:
         self._pace = Pace(registration.target_ms if registration else 0, clock)
         self._rates = Rates(source, clock)
         self._holds = False
+        self._draining = False  # a drain is in force, and the source has not ended yet
         self._rests = False  # because of a pause or a full exchange
         self._planned_from: SourceOffset | None = None
         # A run until now leaves what is paused to a later one; the job says then that it has not read everything.
@@ -155,10 +156,15 @@ class Planner:
                 if directives.final > start.final
                 else start
             )
+        self._put_back(start)
         if directives.drain and not isinstance(self._source, AlignedSource):
             # Channels that are sent elsewhere by an event that came before the drain end there.
-            return self._stamped(start, replace(_jumped(start, directives), ended=True, drained=True), directives)
-        self._put_back(start)
+            if self._source.drained({*start.running, *(channel.id for channel in self._pending)}):
+                return self._stamped(start, replace(_jumped(start, directives), ended=True, drained=True), directives)
+            self._holds = True  # what is to be read before the end counts for an AvailableNow run as well
+            if not self._draining:
+                self._draining = True
+                self._discover()
         if self._stages.entered(start.stage):
             self._discover(begins=start.stage)
         waits = start.running or self._pending or self._paused(start, directives)
@@ -272,7 +278,7 @@ class Planner:
         self._discovered_at = self._clock()
         channels = list(self._source.discover())
         # A channel that appeared after an AvailableNow run had begun waits for the next run.
-        closed = self._available_now and not self._source.bounded
+        closed = self._available_now and not self._source.bounded and not self._draining
         if closed and begins is not None:
             self._targets = self._kept.of(begins, lambda: self._latest(channels))
         for channel in channels:
@@ -289,7 +295,7 @@ class Planner:
 
     def _target(self, channel: Channel) -> Position:
         """Where an AvailableNow run stops reading a channel; None: not before its end."""
-        if not self._available_now or self._source.bounded:
+        if not self._available_now or self._source.bounded or self._draining:
             return None
         if channel.id not in self._targets:
             # It is in the offset and is no longer discovered.
@@ -300,7 +306,7 @@ class Planner:
         waited_ms = (self._clock() - self._discovered_at) * 1000
         if (
             not self._source.bounded
-            and not self._available_now
+            and (self._draining or not self._available_now)
             and waited_ms >= self._source.options.discovery_interval
         ):
             self._discover()

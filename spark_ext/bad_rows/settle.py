@@ -34,7 +34,7 @@ from spark_ext.errors import StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.logs.spark_log import SparkLog
-from spark_ext.storage import Folder, LocalFolder, folder_at
+from spark_ext.storage import Folder, LocalFolder, folder_at, sync_systems
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,7 @@ class Settler:
                 for number, files in sorted(epochs.items())
                 if number in added
             ]
+        sync_systems(by_table)  # the files are, and delta-rs syncs nothing
         return moved
 
     def _folder(self, uid: str) -> Folder:

@@ -86,6 +86,11 @@ class Savepoint:
         return tuple(sorted(name.removeprefix(start) for name in self.files if name.startswith(start)))
 
 
+def retained_folder(state: str) -> str:
+    """Where a job has its retained checkpoints, a folder each."""
+    return f"{state.rstrip('/')}/checkpoints"
+
+
 def query_folder(query: str) -> str:
     """Where a savepoint has a query's files."""
     return f"queries/{query}"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.live import Live
@@ -21,9 +21,6 @@ from spark_ext.views.downtime import by_class, downtime
 from spark_ext.views.incidents import class_of, moment
 from spark_ext.views.plot.data import PlotKind
 from spark_ext.views.terminal import Terminal, top_view, widen
-
-if TYPE_CHECKING:
-    from spark_ext.views.downtime import Downtime
 
 
 class Cause(str, Enum):
@@ -59,7 +56,7 @@ def timeline(
     kinds = {incident: class_of(row["labels"]) for incident, row in rows.items()}
     classes = by_class(found.pieces, kinds)
     if as_json:
-        print_json(_plain(found, classes, begin, now) | {"incarnations": status.timeline.to_json()})
+        print_json(found.to_json(begin, now) | {"classes_s": classes, "incarnations": status.timeline.to_json()})
         return
     Terminal().print(status.timeline)
     print_text(f"wall time {found.wall:,.1f} s: " + ", ".join(f"{s:,.1f} s {n}" for n, s in found.by_state().items()))
@@ -76,17 +73,6 @@ def timeline(
         kind = f"{labels.get('type', '')} {labels.get('origin', '')}".strip() or row["type"]
         spent = ", ".join(f"{seconds:,.1f} s {name}" for name, seconds in states.items())
         print_text(f"{incident[:8]}  {kind}: {spent}  {row['what'].partition(chr(10))[0]}")
-
-
-def _plain(found: Downtime, classes: dict[str, float], since: datetime, now: datetime) -> dict[str, Any]:
-    return {
-        "wall_s": found.wall,
-        "states_s": found.by_state(),
-        "incidents_s": found.by_incident(),
-        "classes_s": classes,
-        "since": since,
-        "availability": found.availability(since, now),
-    }
 
 
 def top(

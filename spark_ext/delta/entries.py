@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import unquote
 
 from spark_ext.delta.restored import restored_to
 from spark_ext.delta.transactions import is_of, lineage_name, rolled_back_name
@@ -21,6 +23,8 @@ from spark_ext.errors import StateError, StorageError
 if TYPE_CHECKING:
     from spark_ext.model.commits import Epoch
     from spark_ext.storage import Location
+
+_UNSYNCED: Final = 8  # commits that a power failure may damage: an epoch's, and what its process does beside it
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,28 @@ def actions(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
         if not isinstance(found, dict):
             raise ValueError("a line of it is no action")
         yield from ((kind, action) for kind, action in found.items() if action is not None)
+
+
+def damaged_file(table: Path, newest: int, uid: str) -> tuple[int, str] | None:
+    """The version and name of a file that a sink's last commits have added and that is not there as it was written.
+
+    delta-rs writes the files of a merge and their entry at once: a power failure may leave the entry alone.
+    """
+    added: dict[str, tuple[int, int]] = {}
+    for version in range(max(newest - _UNSYNCED, 0), newest + 1):
+        log = table / "_delta_log" / f"{version:020}.json"
+        text = log.read_text() if log.exists() else ""
+        own = parse(version, text, uid).own
+        for kind, action in actions(text):
+            if kind == "remove":
+                added.pop(action["path"], None)
+            elif kind == "add" and own:
+                added[action["path"]] = version, action["size"]
+    for name, (version, size) in added.items():
+        file = table / unquote(name)
+        if not file.exists() or file.stat().st_size != size:
+            return version, name
+    return None
 
 
 class Log(Protocol):

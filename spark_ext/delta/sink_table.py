@@ -16,6 +16,7 @@ from deltalake import DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from spark_ext.datafiles.writer import DataFile
+from spark_ext.delta.entries import damaged_file
 from spark_ext.delta.failures import error_number
 from spark_ext.delta.features import check_fit, check_reserved, refuse
 from spark_ext.delta.fenced_log import ATTEMPTS, NO_HOOKS, FencedLog, properties
@@ -33,7 +34,7 @@ from spark_ext.delta.transactions import (
     owner_number,
     rolled_back_name,
 )
-from spark_ext.errors import CommitError, ConfigurationError, SparkExtError, StorageError, refused
+from spark_ext.errors import CommitError, ConfigurationError, SparkExtError, StateError, StorageError, refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import Claim, CommitOutcome, Epoch, FenceMark, not_the_target
 from spark_ext.schemas import parquet_types
@@ -265,6 +266,8 @@ class Target:
                 self._create(log, schema, mine)
                 return None
             self._check_claimant(log, claim)
+            if not claim.restoring:
+                self._refuse_damaged(table.version())
             claim.check_state(known, fence.held_mark(log.held) if fence else None, self.who)
             rolled_back = log.held(rolled_back_name(self.uid))
             if known and rolled_back is not None and rolled_back > claim.lineage:
@@ -279,6 +282,19 @@ class Target:
             return (table,)
 
         return self._settle(log, attempt, f"the claim by incarnation {claim.incarnation}")[0]
+
+    def _refuse_damaged(self, newest: int) -> None:
+        found = self.location.local and damaged_file(self.location.local, newest, self.uid)
+        if found:
+            version, name = found
+            raise StateError(
+                f"version {version} of the table has lost rows: its file {name} is missing or incomplete, as a power "
+                "failure may leave the newest files",
+                operator=self.who,
+                kept="the table is unchanged; nothing was started",
+                do=f"restore the file; or delete the files of _delta_log from {version:020}.json on and start the job "
+                "again: it repeats these epochs, or refuses the table if they count as committed",
+            )
 
     def settle_claimed(
         self, claim: Claim, attempt: Callable[[FencedLog, DeltaTable | None], T | None], doing: str

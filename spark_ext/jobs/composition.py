@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from spark_ext.control.log import ControlLog
 from spark_ext.errors import ConfigurationError
 from spark_ext.failures.classifier import load
-from spark_ext.jobs.exchange import Exchange
+from spark_ext.ingest.description import InboxDescription
+from spark_ext.ingest.typed_rows import check_columns
+from spark_ext.jobs.exchange import Exchange, parsed
+from spark_ext.jobs.inbox import Inbox
 from spark_ext.jobs.renamed_targets import with_renames
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.identity import lineages
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
 
     from spark_ext.incidents.registry import Registry
 
@@ -107,6 +111,7 @@ class Composition:
         self.specs: list[QuerySpec] = []
         self.gates: list[Gate] = []
         self.exchanges: dict[str, Exchange] = {}
+        self.inboxes: dict[str, Inbox] = {}
         self.declared = ChangeDeclarations()
         self._spark = spark
         self.job = job
@@ -199,6 +204,25 @@ class Composition:
         made = Exchange(self._spark, self.job, self.state, name, **settings)
         self.exchanges[name] = made
         return made
+
+    def inbox(self, name: str, schema: StructType | str | None, **settings: Any) -> Inbox:
+        """See `Job.inbox`."""
+        who = f"job '{self.job}', inbox '{name}'"
+        if name in self.inboxes:
+            raise _refused("the job has this inbox already", who, "keep what job.inbox(...) returned, and use it again")
+        columns = None if schema is None else parsed(schema, who)
+        if columns is not None:
+            check_columns(columns, who)
+        stored = None if columns is None else columns.jsonValue()
+        wanted = InboxDescription.wanted(name, who, columns=stored, **settings)
+        self.inboxes[name] = Inbox(self._spark, self.job, self.state, wanted)
+        return self.inboxes[name]
+
+    def inbox_of(self, name: str) -> Inbox:
+        """An inbox that the job has."""
+        if name not in self.inboxes:
+            raise _refused(f"the job has no inbox '{name}'", f"job '{self.job}'", "make it with job.inbox(...)")
+        return self.inboxes[name]
 
     def build(self, gate: Gate, others: Sequence[QuerySpec], configuration: Configuration) -> QuerySpec:
         """Build a query whose time has come: calls the user's function."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from spark_ext.jobs.latency import LatencyMeter, NoLatency
     from spark_ext.jobs.linking.exchanges import Exchanges
     from spark_ext.jobs.linking.gates import Gates
+    from spark_ext.jobs.linking.inboxes import Inboxes
     from spark_ext.observing.dumps import Dumps
     from spark_ext.observing.upkeep import Upkeep
     from spark_ext.queries.context import JobContext
@@ -51,6 +52,7 @@ class JobParts:
     request: EndRequest
     upkeep: Upkeep
     exchanges: Exchanges
+    inboxes: Inboxes
     gates: Gates
     savepoints: Savepoints
     aligned: AlignedCheckpoints

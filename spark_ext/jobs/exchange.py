@@ -81,7 +81,7 @@ class Exchange:
             raise self._refused(f"max_in_flight: {problem}", "give one of these, or None for no limit") from None
         self._key = tuple(key)
         self._partitions = partitions
-        self._schema = None if schema is None else nullable(_parsed(schema, self._who))
+        self._schema = None if schema is None else nullable(parsed(schema, self._who))
         self._readers: dict[str, None] = {}
 
     @property
@@ -183,7 +183,8 @@ def _delays(times: Mapping[str, int]) -> str:
     return ", ".join(f"column '{name}', {delay} ms" for name, delay in times.items()) or "none"
 
 
-def _parsed(schema: StructType | str, operator: str) -> StructType:
+def parsed(schema: StructType | str, operator: str) -> StructType:
+    """A schema that a user has given, also as DDL text."""
     if not isinstance(schema, str):
         return schema
     from pyspark.sql.types import StructType

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from spark_ext.jobs.exchange import Exchange
+    from spark_ext.jobs.inbox import Inbox, InboxServing
     from spark_ext.jobs.widget import JobWidget
     from spark_ext.model.dag import JobGraph
     from spark_ext.server.server import Tls
@@ -158,6 +159,105 @@ class Job:
             keep=keep,
             schema=schema,
         )
+
+    def inbox(
+        self,
+        name: str,
+        *,
+        schema: StructType | str | None = None,
+        scheme: str = "",
+        pointer: str = "",
+        secrets: str | Sequence[str] = (),
+        tokens: str | Path = "",
+        on_bad_row: str = "quarantine",
+        ack: str = "disk",
+        persist: str = "continuous",
+        dedup_window: str | int | None = None,
+        max_bytes: str | int = 1 << 30,
+        max_body: str | int = 1 << 20,
+    ) -> Inbox:
+        """Make an inbox: senders push events to it over HTTP, and queries of the job read them (`read`).
+
+        Args:
+            name: unique in the job; its gateways keep what they have accepted under it.
+            schema: of events, also as DDL text: their JSON bodies become these columns. None: rows as they were sent.
+            scheme: who sends, by which signatures are checked and identities found: `standard`, `stripe`, `github`,
+                `shopify`, `slack`, `cloudevents`, `idempotency-key`, `pointer` or `sequence`. "": whatever identity
+                a request has.
+            pointer: for the scheme `pointer`, a JSON pointer to the identity in the body, such as `/id`.
+            secrets: where each secret of the signatures is found, `env:NAME` or `file:PATH`: several while one is
+                replaced by another.
+            tokens: path of a token file; those with the scope `ingest` may send.
+            on_bad_row: what is done about an event that does not fit the columns: `quarantine`, it is a bad row; or
+                `reject`, its request is answered with 422.
+            ack: what an answer promises: the gateway's `disk`, the object `store` or the `table` has the event; `none`:
+                nothing.
+            persist: when events are made durable: `continuous`, as they arrive; `checkpoint`, with the epoch that reads
+                them.
+            dedup_window: for how long a repeat is known, ms or text such as `"7 days"`; None: as long as the scheme's
+                senders deliver again.
+            max_bytes: of events that no query has committed, per gateway; further ones are answered with 429.
+            max_body: of one request, decompressed.
+
+        Raises:
+            ConfigurationError: a bad or repeated name, or a bad setting.
+        """
+        self._active.refuse_started(f"inbox '{name}'", "make all inboxes before start() or run()")
+        return self._parts.inbox(
+            name,
+            schema,
+            scheme=scheme,
+            pointer=pointer,
+            secrets=secrets,
+            tokens=str(tokens),
+            on_bad_row=on_bad_row,
+            ack=ack,
+            persist=persist,
+            dedup_window=dedup_window,
+            max_bytes=max_bytes,
+            max_body=max_body,
+        )
+
+    def serve_inbox(
+        self,
+        name: str,
+        *,
+        gateway: str = "local",
+        host: str = "127.0.0.1",
+        port: int = 0,
+        wal: str | Path | None = None,
+        tokens: str | Path | None = None,
+        tls: Tls | None = None,
+        insecure: bool = False,
+        allowed_hosts: Sequence[str] = (),
+    ) -> InboxServing:
+        """Accept events for an inbox of this job over HTTP, by a process of its own, until this process ends.
+
+        In production gateways are started apart from the job, with `spark-ext ingest serve`, and outlive it.
+
+        Args:
+            name: of the inbox; the job has been started.
+            gateway: its name: each gateway has its own log, and continues it.
+            host: address to which it is bound. Other than loopback, it needs `tls`, or `insecure`.
+            port: 0: any free one.
+            wal: folder of its write-ahead log, on a local volume; None: in the inbox.
+            tokens: a token file; None: that of the inbox, or one new token.
+            tls: a certificate.
+            insecure: whether an address other than loopback is allowed without TLS.
+            allowed_hosts: further names under which it is called, such as that of a proxy.
+
+        Returns:
+            Its `url`, its `token` and `stop()`.
+
+        Raises:
+            ConfigurationError: the job has no such inbox, or was never started.
+            StateError: the gateway could not be started; its message is on standard error.
+        """
+        given = {"--host": host, "--port": str(port), "--wal": wal, "--tokens": tokens}
+        given |= {"--tls-cert": tls.certificate, "--tls-key": tls.key} if tls is not None else {}
+        options = [part for option, value in given.items() if value is not None for part in (option, str(value))]
+        options += [part for one in allowed_hosts for part in ("--allow-host", one)]
+        return self._parts.inbox_of(name).serve(gateway, [*options, *(["--insecure"] if insecure else [])])
 
     def remove(self, uid: str) -> Self:
         """Abandon a query that has not finished: the job starts without it. What it has written stays where it is.

@@ -95,6 +95,7 @@ def query_result(run: QueryRun, *, paused: bool = False, latencies: tuple[Latenc
         ),
         latencies=latencies,
         exchange=None if written is None else _exchange(*written),
+        inboxes=tuple(one for _, one in sorted(run.figures.inboxes.items())),
     )
 
 

@@ -16,6 +16,7 @@ from spark_ext.ledger.kinds import CheckpointKind, CheckpointMode, Kind
 from spark_ext.model.epoch_parts import PARTS
 from spark_ext.model.lifecycle import State
 from spark_ext.spark.watching.query_events import STAGES
+from spark_ext.views.snapshot import GATEWAY_STATES
 from spark_ext.views.timeline import DOWN, STOPPED
 
 OTHER: Final = "_other"  # the value of a label once there are too many
@@ -79,6 +80,14 @@ LABELS: Final = {  # all labels, by name
         Label("query", "uid of the query; empty: the whole job"),
         Label("source", "uid of the source"),
         Label("exchange", "name of the exchange"),
+        Label("inbox", "name of the inbox"),
+        Label("gateway_state", "what gateways of the inbox do", GATEWAY_STATES),
+        Label(
+            "status",
+            "status of the HTTP answer",
+            ("400", "401", "403", "404", "405", "408", "413", "415", "422", "429", "500", "503"),
+        ),
+        Label("quantile", "share of the requests", ("0.5", "0.99")),
         Label(
             "state",
             "state of the query or job; of the job without a driver `DOWN` or `STOPPED`",
@@ -200,6 +209,56 @@ EXCHANGE_STORED: Final = _gauge(
     "Bytes that the exchange has on disk, with rows that all have committed and that are kept",
     ("job", "exchange"), "bytes",
 )  # fmt: skip
+_INBOX: Final = ("job", "inbox")
+INBOX_GATEWAYS: Final = _gauge(
+    "spark_ext_inbox_gateways",
+    "Gateways of the inbox in each state, as of some seconds ago",
+    (*_INBOX, "gateway_state"),
+)
+INBOX_ACCEPTED: Final = _counter(
+    "spark_ext_inbox_accepted_events_total", "Events that gateways of the inbox have taken, since it was made",
+    _INBOX, "events",
+)  # fmt: skip
+INBOX_ACKNOWLEDGED: Final = _counter(
+    "spark_ext_inbox_acknowledged_events_total", "Events of the inbox that are kept, as it promises, since it was made",
+    _INBOX, "events",
+)  # fmt: skip
+INBOX_REPEATS: Final = _counter(
+    "spark_ext_inbox_repeated_events_total", "Events that were left out because they had been delivered before",
+    _INBOX, "events",
+)  # fmt: skip
+INBOX_CONFLICTS: Final = _counter(
+    "spark_ext_inbox_conflicting_events_total",
+    "Events that were left out because their identity is that of another event; they are bad rows",
+    _INBOX,
+    "events",
+)
+INBOX_OLD: Final = _counter(
+    "spark_ext_inbox_old_events_total", "Events that are older than the window, by their own time: repeats may pass",
+    _INBOX, "events",
+)  # fmt: skip
+INBOX_REJECTED: Final = _counter(
+    "spark_ext_inbox_rejected_requests_total", "Requests that gateways of the inbox have answered with a refusal",
+    (*_INBOX, "status"), "requests",
+)  # fmt: skip
+INBOX_ACKNOWLEDGEMENT: Final = _gauge(
+    "spark_ext_inbox_acknowledgement_seconds",
+    "Within which time requests of the last minute were acknowledged, rounded up to a power of two of ms; missing if "
+    "none was",
+    (*_INBOX, "quantile"), "seconds", fold=max,
+)  # fmt: skip
+INBOX_HELD: Final = _gauge(
+    "spark_ext_inbox_held_bytes", "Bytes that gateways of the inbox hold of events that no job has read and committed",
+    _INBOX, "bytes",
+)  # fmt: skip
+INBOX_LIMIT: Final = _gauge("spark_ext_inbox_limit_bytes", "Bytes that they may hold", _INBOX, "bytes")
+INBOX_OLDEST: Final = _gauge(
+    "spark_ext_inbox_oldest_event_age_seconds",
+    "Age of the oldest event that gateways of the inbox hold; missing if they hold none",
+    _INBOX,
+    "seconds",
+    fold=max,
+)
 HELD_BACK: Final = _counter(
     "spark_ext_held_back_seconds_total",
     "Time in which the query planned no epoch because the exchange that it writes was full",
@@ -305,7 +364,10 @@ CATALOGUE: Final = (  # in the order in which they are shown
     INFO, INCARNATION, START_TIME, JOB_STATE, QUERY_INFO, QUERY_STATE,
     EPOCHS, INPUT_ROWS, BAD_ROWS, LATE_ROWS, EPOCH_DURATION, EPOCH_STAGES, EPOCH_PARTS, LAST_EPOCH, LAST_COMMIT,
     LATENCY, LATEST_LATENCY, WATERMARK_DELAY, NEWEST_ROW_AGE, LAG_ROWS,
-    EXCHANGE_ROWS, EXCHANGE_BYTES, EXCHANGE_STORED, HELD_BACK, SOURCE_LAG,
+    EXCHANGE_ROWS, EXCHANGE_BYTES, EXCHANGE_STORED, HELD_BACK,
+    INBOX_GATEWAYS, INBOX_ACCEPTED, INBOX_ACKNOWLEDGED, INBOX_REPEATS, INBOX_CONFLICTS, INBOX_OLD, INBOX_REJECTED,
+    INBOX_ACKNOWLEDGEMENT,
+    INBOX_HELD, INBOX_LIMIT, INBOX_OLDEST, SOURCE_LAG,
     SOURCE_LAG_AGE, STATE_ROWS, CHANNELS_FINISHED, CHANNELS_RUNNING,
     CHECKPOINTS, CHECKPOINT_DURATION,
     INCIDENTS, FAILURES, RESTARTS, RECOVERY_DURATION, DOWNTIME,

@@ -10,7 +10,7 @@ from spark_ext.metrics import catalogue as m
 from spark_ext.metrics.book import Sample
 from spark_ext.model.lifecycle import State
 from spark_ext.spark.watching.query_events import event_time
-from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
+from spark_ext.views.snapshot import GATEWAY_STATES, InboxSnapshot, JobSnapshot, QuerySnapshot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,27 @@ def gauges(live: Live, version: str, now: datetime) -> Iterator[Sample]:
     yield Sample(m.LEDGER_WAITING, (job,), live.ledger_waiting)
     for query in snapshot.queries:
         yield from _of_query(job, query, live.facts.get(query.uid, QueryFacts()), live.application_id, now)
+    for inbox in {one.name: one for query in snapshot.queries for one in query.inboxes}.values():
+        yield from _of_inbox((job, inbox.name), inbox)
+
+
+def _of_inbox(where: tuple[str, str], inbox: InboxSnapshot) -> Iterator[Sample]:
+    for state in GATEWAY_STATES:
+        yield Sample(m.INBOX_GATEWAYS, (*where, state), inbox.gateways.get(state, 0))
+    yield Sample(m.INBOX_ACCEPTED, where, inbox.accepted)
+    yield Sample(m.INBOX_ACKNOWLEDGED, where, inbox.acknowledged)
+    yield Sample(m.INBOX_REPEATS, where, inbox.repeats)
+    yield Sample(m.INBOX_CONFLICTS, where, inbox.conflicts)
+    yield Sample(m.INBOX_OLD, where, inbox.old)
+    for status, number in inbox.rejected.items():
+        yield Sample(m.INBOX_REJECTED, (*where, status), number)
+    for quantile, within in (("0.5", inbox.ack_p50_ms), ("0.99", inbox.ack_p99_ms)):
+        if within is not None:
+            yield Sample(m.INBOX_ACKNOWLEDGEMENT, (*where, quantile), within / 1000)
+    yield Sample(m.INBOX_HELD, where, inbox.bytes)
+    yield Sample(m.INBOX_LIMIT, where, inbox.max_bytes)
+    if inbox.oldest_s is not None:
+        yield Sample(m.INBOX_OLDEST, where, inbox.oldest_s)
 
 
 def _of_query(job: str, query: QuerySnapshot, facts: QueryFacts, application: str, now: datetime) -> Iterator[Sample]:

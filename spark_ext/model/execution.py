@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Final
 
@@ -73,6 +73,7 @@ class Look:
 
 QUIET_LOOKS: Final = 10  # polls in a row without a Spark job after which an epoch is taken to run in the driver alone
 WAITING_LOOKS: Final = 2  # polls in a row without a slot for its tasks after which an epoch is SCHEDULING
+UNASSIGNED: Final = timedelta(seconds=5)  # the same while slots are free: Spark prepares a stage, or waits for locality
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,14 @@ class Progress:
     waiting: int = 0  # looks in a row at tasks without a slot
     waiting_since: datetime | None = None  # the first of these
     look: Look | None = None
+
+    @property
+    def lacks_slots(self) -> bool:
+        """Whether its tasks wait for slots."""
+        look = self.look
+        if look is None or self.waiting_since is None or self.waiting < WAITING_LOOKS:
+            return False
+        return not has_free_slots(look.cluster) or look.at - self.waiting_since >= UNASSIGNED
 
     def committed(self) -> Progress:
         """An epoch has been committed."""
@@ -137,7 +146,7 @@ def execution_state(
         return Shown(lifecycle, reason)
     look = progress.look
     tasks = None if look is None else look.tasks
-    if progress.waiting >= WAITING_LOOKS and look is not None:
+    if progress.lacks_slots and look is not None:
         return Shown(State.SCHEDULING, why_waiting(look), progress.waiting_since)
     if paused:
         return Shown(State.PAUSED, f"{REQUESTED}a control event")
@@ -157,6 +166,11 @@ def _deploying(look: Look | None) -> str:
     return "Spark is starting the query"
 
 
+def has_free_slots(cluster: Cluster | None) -> bool:
+    """Whether executors are known to have slots that no task takes."""
+    return cluster is not None and cluster.busy < cluster.slots
+
+
 def why_waiting(look: Look) -> str:
     """Why tasks have no slot."""
     waiting = 0 if look.tasks is None else look.tasks.waiting
@@ -166,7 +180,7 @@ def why_waiting(look: Look) -> str:
         return begin + "Spark does not say why"
     if cluster.executors == 0:
         return begin + "no executor is registered"
-    if cluster.busy >= cluster.slots:
+    if not has_free_slots(cluster):
         return begin + f"all {cluster.slots} are taken by other queries and jobs"
     return begin + f"{cluster.busy} of {cluster.slots} are taken, and Spark has not assigned the others"
 

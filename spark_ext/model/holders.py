@@ -243,6 +243,8 @@ def _of_jvm_tasks(sample: Sample) -> Holder:
         kind, name, frame = found
         origin = Origin.SPARK if kind is FailureType.SYSTEM else Origin.LIBRARY
         return Holder(kind, origin, f"{name} ({frame.place})", frame, sample.tasks)
-    inner = next((frame for thread in sample.tasks for frame in thread.frames), None)
+    # A frame of the JDK says less than who called it.
+    frames = (frame for thread in sample.tasks for frame in thread.frames)
+    inner = next((frame for frame in frames if frame.owner is not Owner.STANDARD), None)
     place = "" if inner is None else f" ({inner.place})"
     return Holder(FailureType.SYSTEM, Origin.SPARK, f"an executor{place}", inner, sample.tasks)

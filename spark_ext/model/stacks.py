@@ -128,7 +128,7 @@ def unmoved(before: Sample, after: Sample, seconds: float) -> Sample:
     return replace(after, workers=tuple(one for one in after.workers if stays(one)))
 
 
-_JAVA: Final = re.compile(r"^\s*(?:at )?(?P<method>[\w.$/<>]+)\((?P<file>[^:)]*)(?::(?P<line>\d+))?\)")
+_JAVA: Final = re.compile(r"^\s*(?:at )?(?P<method>[\w.$/<>@+-]+)\((?P<file>[^:)]*)(?::(?P<line>\d+))?\)")
 
 
 def java_thread(name: str, state: str, stack: Iterable[str]) -> Thread:

@@ -118,12 +118,17 @@ def _cpu_of_driver(before: Sequence[Thread], after: Sequence[Thread]) -> float:
     return sum(max(0.0, one.cpu - known[one.name]) for one in after if one.cpu is not None and one.name in known)
 
 
-_WAITS: Final = ("socketRead", "SocketDispatcher", "UnixDomainSockets", "poll", "epollWait", "park", "wait")
+_WAITS: Final = ("socketRead", "SocketDispatcher.", "UnixDomainSockets.", "poll", "epollWait", "park", "wait")
 
 _FILES: Final = ("read0", "pread0", "readBytes", "write0", "pwrite0", "writeBytes", "force0", "open0", "stat0", "list0")
 """Those in which it uses a file."""
 
 
 def _is_in(thread: Thread, words: tuple[str, ...]) -> bool:
-    """Whether the innermost frame of a thread is one of these methods."""
-    return bool(thread.frames) and any(word in thread.frames[0].function for word in words)
+    """Whether the innermost frame of a thread is a method, or of a class, whose name begins so."""
+    if not thread.frames:
+        return False
+    # Without the package: that of Spark has one of the words in it.
+    owner, _, method = thread.frames[0].function.rpartition(".")
+    name = f"{owner.rpartition('.')[2]}.{method}"
+    return any(method.startswith(word) or name.startswith(word) for word in words)

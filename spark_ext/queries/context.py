@@ -55,6 +55,7 @@ class JobContext(WatchContext):
     begun: Mapping[str, int] = field(default_factory=dict)  # by query, the earlier start in which it began
     passed: int = 0  # the newest control event at this start: no query is restarted for it, or an earlier one
     consumers: Mapping[str, tuple[Consumer, ...]] = field(default_factory=dict)  # an exchange's producer waits for them
+    syncs: bool = False  # whether epochs are made durable, on file systems too: the job has inboxes
     changed: dict[str, Any] = field(default_factory=dict)  # settings of checkpoints by events; the coordinator's
 
     @property
@@ -80,6 +81,7 @@ class JobContext(WatchContext):
             start=self.incarnation.start,
             samples=self.settings.monitor_interval > 0,
             parts=self.settings.epoch_parts,
+            syncs=self.syncs,
         )
 
 

@@ -14,6 +14,7 @@ from spark_ext.model.epoch_parts import Sample, divided
 from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.model.pressure import Level
 from spark_ext.spark.watching.query_events import Hint, Lag, SourceReport, event_time, newest, total_at, total_lag
+from spark_ext.views.snapshot import InboxSnapshot
 
 RECENT = 256  # epochs whose execution times are remembered
 ASK_AFTER, ASK_EVERY = 1.0, 0.5
@@ -48,6 +49,7 @@ class Figures:
     def __post_init__(self) -> None:
         self.sample: Sample | None = None  # how the time of the newest epoch that was sampled is shared out
         self.exchange: tuple[str, Level] | None = None  # that it writes: its name, and how full it was a second ago
+        self.inboxes: Mapping[str, InboxSnapshot] = {}  # that it reads, by name, as they were some seconds ago
 
     def sampled(self, sample: Sample) -> None:
         """Take how the time of an epoch is shared out; for any thread."""
@@ -56,6 +58,10 @@ class Figures:
     def filled(self, exchange: str, level: Level) -> None:
         """Take how full the exchange is that it writes; for any thread."""
         self.exchange = exchange, level
+
+    def arrived(self, inbox: InboxSnapshot) -> None:
+        """Take what has come into an inbox that it reads; for any thread."""
+        self.inboxes = {**self.inboxes, inbox.name: inbox}
 
     def committed(self) -> None:
         """Count an epoch."""
@@ -214,12 +220,13 @@ class EpochHistory:
 
 
 def vitals(queries: Iterable[tuple[str, Figures]]) -> dict[str, dict[str, Any]]:
-    """What a driver says of its queries with each heartbeat, by uid: `lag`, `watermark`, `newest_row`, `exchange`.
+    """What a driver says of its queries with each heartbeat, by uid: `lag`, `watermark`, `newest_row` and more.
 
     These change while no epoch is committed. The page, the report and `top` read them beside the ledger, whose newest
     row is as old as the newest epoch. A lag is `[rows, at]` by source, and `complete` says whether these are all
-    sources of the query. Times are ms since 1970 UTC. An exchange that it writes is its name, the rows and bytes that
-    the slowest consumer has not committed, and the bytes on disk.
+    sources of the query. Times are ms since 1970 UTC. The `exchange` that it writes is its name, the rows and bytes
+    that the slowest consumer has not committed, and the bytes on disk; the `inboxes` that it reads are as their
+    snapshots have them.
     """
     return {uid: found for uid, figures in queries if (found := _of(figures))}
 
@@ -241,4 +248,6 @@ def _of(figures: Figures) -> dict[str, Any]:
     if figures.exchange is not None:
         name, level = figures.exchange
         found["exchange"] = [name, level.rows, level.bytes, level.stored]
+    if figures.inboxes:
+        found["inboxes"] = [one.to_json() for _, one in sorted(figures.inboxes.items())]
     return found

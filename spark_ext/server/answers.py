@@ -71,6 +71,27 @@ class ExchangeAnswer(Answer):
     stored_bytes: int = Field(description="Bytes on disk, with rows that all have committed and that are kept.")
 
 
+class InboxAnswer(Answer):
+    """What the gateways of an inbox have done, over all their starts."""
+
+    name: str
+    gateways: dict[str, int] = Field(description="How many are accepting, unavailable, silent, stopped and sealed.")
+    accepted: int = Field(description="Events that were taken.")
+    acknowledged: int = Field(description="Events that are kept, as the inbox promises.")
+    repeats: int = Field(description="Events that were left out because they had been delivered before.")
+    conflicts: int = Field(description="Events that were left out because their identity is that of another event.")
+    old: int = Field(description="Events that are older than the window, by their own time: repeats of them may pass.")
+    rejected: dict[str, int] = Field(description="Requests that were answered with a refusal, by its status.")
+    ack_p50_ms: int | None = Field(
+        description="Within which time half of the requests of the last minute were acknowledged, ms, rounded up to a "
+        "power of two; null if none was."
+    )
+    ack_p99_ms: int | None = Field(description="The same of 99 % of them.")
+    bytes: int = Field(description="Held: of events that no job has read and committed.")
+    max_bytes: int = Field(description="How much they may hold.")
+    oldest_s: float | None = Field(description="Age of the oldest event that is held, s; null if none is.")
+
+
 class QueryStatus(Answer):
     """A query's status."""
 
@@ -92,6 +113,7 @@ class QueryStatus(Answer):
     channels_finished: dict[str, int]
     latencies: list[LatencyAnswer]
     exchange: ExchangeAnswer | None = Field(description="That it writes, as of the last heartbeat; null if unknown.")
+    inboxes: list[InboxAnswer] = Field(description="That it reads, as of the last heartbeat.")
 
 
 class JobStatusAnswer(Answer):

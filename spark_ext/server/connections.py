@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from spark_ext.server.bodies import DRAINED
-from spark_ext.server.guard import ADMITTED
+from spark_ext.server.guard import ADMITTED, COMPLETE
 from spark_ext.server.limits import Buckets
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def bounded(listener: Listener, limits: Limits) -> type[asyncio.Protocol]:
         _headers = True  # whether those of a request are still to come
         _size = 0  # bytes of the message so far
         _due: asyncio.TimerHandle | None = None
+        _unread: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -47,9 +48,28 @@ def bounded(listener: Listener, limits: Limits) -> type[asyncio.Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             listener.busy.discard(self._number)
             self._cancel()
+            self.resume_writing()
             super().connection_lost(exc)
 
+        def pause_writing(self) -> None:  # what the kernel holds is not read either
+            self._unread = self.loop.call_later(limits.unread_seconds, self.transport.abort)
+            super().pause_writing()
+
+        def resume_writing(self) -> None:
+            if self._unread is not None:
+                self._unread.cancel()
+                self._unread = None
+            super().resume_writing()
+
         def data_received(self, data: bytes) -> None:
+            try:
+                self._receive(data)
+            finally:
+                # Only here: most requests arrive at once, and need no timer. Between two requests uvicorn has its own.
+                if self._headers:
+                    self._expect()
+
+        def _receive(self, data: bytes) -> None:
             while data and not self.transport.is_closing():
                 most = limits.header_bytes
                 if not self._headers:
@@ -73,6 +93,10 @@ def bounded(listener: Listener, limits: Limits) -> type[asyncio.Protocol]:
             cast("Scope", self.scope)[ADMITTED] = self._admitted
             super().on_headers_complete()
 
+        def on_message_complete(self) -> None:
+            cast("Scope", self.scope)[COMPLETE] = True
+            super().on_message_complete()
+
         def _admitted(self) -> None:
             if not self.transport.is_closing():  # its number may be another one's by now
                 listener.busy.add(self._number)
@@ -81,7 +105,6 @@ def bounded(listener: Listener, limits: Limits) -> type[asyncio.Protocol]:
             super().on_response_complete()
             if self.cycle.response_complete:  # no further request was waiting
                 listener.busy.discard(self._number)
-                self._expect()
 
         def _expect(self) -> None:
             if self._due is None and not self.transport.is_closing():

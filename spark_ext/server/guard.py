@@ -29,6 +29,7 @@ LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 OPEN: Final = frozenset({"/health"}) | assets.paths()  # paths that need no token: the files of the page contain no data
 CALLER: Final = "spark_ext.caller"  # where a route finds who calls
 ADMITTED: Final = "spark_ext.admitted"  # where a connection leaves what to call once a request has shown a valid token
+COMPLETE: Final = "spark_ext.complete"  # where a connection notes that the body has arrived
 HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 NO_CONTENT: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 """For all but the files of the page, which have a policy of their own."""
@@ -62,6 +63,21 @@ class Hosts:
         """Whether a Host header is that of this server."""
         name = _bare(host)
         return name in self._names or (self._addresses and _is_address(name))
+
+    def check(self, scheme: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Refuse a request for another server, or from a page of another site."""
+        hosts, origins = _all(headers, b"host"), _all(headers, b"origin")
+        if len(hosts) != 1 or not self.allow(hosts[0]):
+            raise Problem(
+                403,
+                "foreign_host",
+                "the header Host is not a name of this server",
+                "use the address that the server was started with, or start it with this name as an allowed host",
+            )
+        # A proxy that ends TLS hands on a page's requests without it.
+        own = {f"{one}://{hosts[0].strip().lower()}" for one in (scheme, "https")}
+        if any(origin.strip().lower() not in own for origin in origins):
+            raise Problem(403, "foreign_origin", "the request comes from a page of another site", "send it without one")
 
 
 def _bare(host: str) -> str:
@@ -138,7 +154,7 @@ class Guard:
         """Let a request pass."""
         headers = scope["headers"]
         try:
-            self._check_host(scope.get("scheme", "http"), _all(headers, b"host"), _all(headers, b"origin"))
+            self._hosts.check(scope.get("scheme", "http"), headers)
         except Problem:
             self._take(self._refused_rate, f"address:{caller.address}")
             raise
@@ -169,19 +185,6 @@ class Guard:
                 )
             if caller.control:
                 self._take(self._change_rate, f"token:{caller.token.name}")
-
-    def _check_host(self, scheme: str, hosts: list[str], origins: list[str]) -> None:
-        if len(hosts) != 1 or not self._hosts.allow(hosts[0]):
-            raise Problem(
-                403,
-                "foreign_host",
-                "the header Host is not a name of this server",
-                "use the address that the server was started with, or start it with this name as an allowed host",
-            )
-        # A proxy that ends TLS hands on a page's requests without it.
-        own = {f"{one}://{hosts[0].strip().lower()}" for one in (scheme, "https")}
-        if any(origin.strip().lower() not in own for origin in origins):
-            raise Problem(403, "foreign_origin", "the request comes from a page of another site", "send it without one")
 
     def _token(self, presented: list[str]) -> Token | None:
         if len(presented) != 1:

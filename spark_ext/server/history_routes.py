@@ -78,15 +78,7 @@ def history_routes(jobs: ServedJobs, slots: Slots) -> APIRouter:
         for (operator, state), seconds in status.timeline.seconds(now).items():
             if operator != JOB:
                 queries.setdefault(operator, {})[state] = seconds
-        return {
-            "wall_s": found.wall,
-            "states_s": found.by_state(),
-            "queries_s": queries,
-            "incidents_s": found.by_incident(),
-            "since": begin,
-            "availability": found.availability(begin, now),
-            "incarnations": status.timeline.to_json(),
-        }
+        return found.to_json(begin, now) | {"queries_s": queries, "incarnations": status.timeline.to_json()}
 
     @router.get(
         "/availability",

@@ -31,6 +31,7 @@ class Limits:
     connections: int = 256  # or a quarter of the process's descriptors; another one replaces the oldest not admitted
     header_bytes: int = 32 * 1024  # of a request, with its first line; a connection with larger ones is closed
     header_seconds: float = 10.0  # how long they may take to arrive, s
+    unread_seconds: float = 60.0  # how long a client may read none of the answers that wait for it, s
 
 
 class Buckets:

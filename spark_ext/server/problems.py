@@ -77,7 +77,11 @@ class Problem(Exception):
 
     def response(self) -> Response:
         """The HTTP response."""
-        return Response(_text(self.body()), self.status, self.headers, MEDIA_TYPE)
+        return Response(self.content(), self.status, self.headers, MEDIA_TYPE)
+
+    def content(self) -> bytes:
+        """The body of the response."""
+        return json.dumps(self.body(), ensure_ascii=False).encode()
 
     def body(self) -> dict[str, Any]:
         """Its JSON."""
@@ -96,10 +100,6 @@ class Problem(Exception):
 def _shown(text: str) -> str:
     """On one line, without secrets, as valid UTF-8."""
     return " ".join(hide(mask(text)).encode("utf-8", "replace").decode().split())
-
-
-def _text(body: Mapping[str, Any]) -> bytes:
-    return json.dumps(body, ensure_ascii=False).encode()
 
 
 DESCRIPTIONS: Final[Mapping[int, str]] = {

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark_ext.clients.library import load
-from spark_ext.clients.listener import Listener
 from spark_ext.control.service import ControlService
-from spark_ext.errors import ConfigurationError, SparkExtError, StorageError
+from spark_ext.errors import ConfigurationError
 from spark_ext.masking import logger
+from spark_ext.server.endpoint import Endpoint
+from spark_ext.server.endpoint import Tls as Tls
 from spark_ext.server.limits import Limits
-from spark_ext.server.tokens import SCOPES, Token, Tokens, generate, hashed
+from spark_ext.server.tokens import OF_JOBS, Token, Tokens, generate, hashed
 
 if TYPE_CHECKING:
     from spark_ext.metrics.job_metrics import JobMetrics
@@ -26,18 +23,6 @@ if TYPE_CHECKING:
 log = logger("spark_ext.server")
 
 NAME = "the server of control events"
-GRACE = 5  # how long requests that are under way may take when the server is stopped, s
-BACKLOG = 64  # connections waiting to be accepted; all may be, beyond the limit
-STARTING = 30.0  # how long a start may take, s
-
-
-@dataclass(frozen=True)
-class Tls:
-    """A certificate."""
-
-    certificate: str
-    key: str
-    password: str | None = None
 
 
 class ControlServer:
@@ -65,79 +50,62 @@ class ControlServer:
         metrics: Callable[[], JobMetrics | None] = lambda: None,
     ) -> None:
         load("fastapi", "server", NAME)
-        load("uvicorn", "server", NAME)
-        load("httptools", "server", NAME)
+        self._limits = limits or Limits()
+        self._endpoint = Endpoint(NAME, self._limits, host=host, port=port, tls=tls, insecure=insecure)
         self._states = [states] if isinstance(states, str) else [str(state) for state in states]
         if not self._states:
-            raise _refused("no state directory is given", "give at least one")
-        self._host, self._port, self._tls = host, port, tls
-        if not _is_loopback(host) and tls is None and not insecure:
-            raise _refused(
-                f"{host} can be reached from other machines, and tokens would be sent in the clear",
-                "give a certificate and a key, use 127.0.0.1 behind a proxy, or allow it with insecure",
+            raise ConfigurationError(
+                "no state directory is given", operator=NAME, kept="no server was started", do="give at least one"
             )
         self.token: str | None = None
         """The token, when no file was given: show it once. It has all scopes, and is valid as long as this object."""
         if tokens is None:
             self.token = generate()
-            self._tokens = Tokens(given=[Token("local", frozenset(SCOPES), hashed(self.token))])
+            self._tokens = Tokens(given=[Token("local", frozenset(OF_JOBS), hashed(self.token))])
         else:
             self._tokens = Tokens(tokens)
         self._allowed, self._options = tuple(allowed_hosts), storage_options
         self._services = {str(state).rstrip("/"): service for state, service in (services or {}).items()}
-        self._limits = limits or Limits()
         self._metrics = metrics
-        self._server: Any = None
         self._jobs: ServedJobs | None = None
-        self._thread: threading.Thread | None = None
-        self._problem: BaseException | None = None
 
     @property
     def url(self) -> str:
         """Where it is reached; after `start`."""
-        host = "localhost" if self._host in ("", "0.0.0.0", "::") else self._host
-        return f"{'http' if self._tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{self._port}"
+        return self._endpoint.url
 
     def start(self) -> tuple[str, int]:
         """Start answering requests; returns the address to which it is bound, and the port."""
-        if self._thread is not None:
-            return self._host, self._port
-        bound = self._bound()
-        self._port = bound.getsockname()[1]
-        try:
-            self._server = self._made(bound)
-        except (OSError, ValueError) as problem:
-            bound.close()
-            raise _refused(f"the certificate cannot be used: {problem}", "check both files and the password") from None
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(bound, ready), name="spark-ext-server", daemon=True)
-        self._thread.start()
-        ready.wait(STARTING)
-        if self._problem is not None or not self._server.started:
-            why = self._problem
-            self.stop()
-            raise StorageError(
-                f"the server has not started: {why}", operator=NAME, kept="nothing was changed", do="see the log"
+        if not self._endpoint.started:
+            from spark_ext.server.app import create_app
+            from spark_ext.server.guard import Guard, Hosts
+            from spark_ext.server.served import ServedJob, ServedJobs
+
+            jobs = ServedJobs(
+                [ServedJob(state, self._options, self._services.get(state.rstrip("/"))) for state in self._states]
             )
-        log.info("control events are served at %s", self.url)
-        return self._host, self._port
+            app = create_app(jobs, self._limits, version("spark-ext"), self._metrics)
+            guard = Guard(app, self._tokens, Hosts(self._endpoint.host, self._allowed), self._limits, jobs.record)
+
+            def closing() -> None:  # ends long polls and streams
+                for job in jobs.all:
+                    job.watcher.close()
+
+            self._endpoint.start(guard, closing)
+            self._jobs = jobs
+            log.info("control events are served at %s", self.url)
+        return self._endpoint.host, self._endpoint.port
 
     def stop(self) -> None:
         """Stop: requests that wait for their commit are answered, long polls and streams end. Idempotent."""
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        self._server.should_exit = True
-        thread.join(GRACE * 2)
-        if self._jobs is not None:
-            self._jobs.close()
+        self._endpoint.stop()
+        jobs, self._jobs = self._jobs, None
+        if jobs is not None:
+            jobs.close()
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until it is stopped, or for `seconds`; returns whether it runs."""
-        thread = self._thread
-        if thread is not None:
-            thread.join(seconds)
-        return thread is not None and thread.is_alive()
+        return self._endpoint.wait(seconds)
 
     def __enter__(self) -> ControlServer:
         self.start()
@@ -145,97 +113,3 @@ class ControlServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def _bound(self) -> Listener:
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        try:
-            bound = Listener(
-                socket.create_server((self._host, self._port), family=family, backlog=BACKLOG), self._limits.connections
-            )
-            # Connections inherit it. asyncio would set it for sockets that name their protocol, which this one does
-            # not: each answer would wait 40 ms until the client's kernel has acknowledged its header.
-            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return bound
-        except (OSError, OverflowError) as problem:
-            raise _refused(
-                f"{self._host}:{self._port} cannot be bound: {problem}",
-                "use another address or port; port 0 means any free port",
-            ) from None
-
-    def _made(self, bound: Listener) -> Any:
-        import uvicorn
-
-        from spark_ext.server.app import create_app
-        from spark_ext.server.connections import Seldom, bounded
-        from spark_ext.server.guard import Guard, Hosts
-        from spark_ext.server.served import ServedJob, ServedJobs
-
-        jobs = ServedJobs(
-            [ServedJob(state, self._options, self._services.get(state.rstrip("/"))) for state in self._states]
-        )
-        app = create_app(jobs, self._limits, version("spark-ext"), self._metrics)
-        hosts = Hosts(self._host, self._allowed)
-        guard = Guard(app, self._tokens, hosts, self._limits, jobs.record)
-        # Its lines pass the filter that masks tokens; its access log, which would have whole addresses, is off.
-        lines = logger("uvicorn.error")
-        if not any(isinstance(one, Seldom) for one in lines.filters):
-            lines.addFilter(Seldom())
-        config = uvicorn.Config(
-            guard,
-            loop="asyncio",  # uvloop accepts connections without the listener
-            http=bounded(bound, self._limits),
-            backlog=BACKLOG,
-            access_log=False,
-            log_config=None,
-            log_level="warning",
-            lifespan="off",
-            server_header=False,
-            proxy_headers=False,
-            ws="none",
-            timeout_graceful_shutdown=GRACE,
-            ssl_certfile=None if self._tls is None else self._tls.certificate,
-            ssl_keyfile=None if self._tls is None else self._tls.key,
-            ssl_keyfile_password=None if self._tls is None else self._tls.password,
-        )
-        config.load()
-        self._jobs = jobs
-        return _server(uvicorn, config, jobs)
-
-    def _run(self, bound: Listener, ready: threading.Event) -> None:
-        self._server.ready = ready
-        try:
-            self._server.run(sockets=[bound])
-        except BaseException as problem:
-            self._problem = problem
-            if not isinstance(problem, SparkExtError):
-                log.error("the server has ended: %s: %s", type(problem).__name__, problem)
-        finally:
-            ready.set()
-            with contextlib.suppress(OSError):
-                bound.close()
-
-
-def _server(uvicorn: Any, config: Any, jobs: ServedJobs) -> Any:
-    class Server(uvicorn.Server):  # type: ignore[misc]
-        """Says when it is ready, and ends long polls and streams when it is stopped."""
-
-        ready: threading.Event
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets=sockets)
-            self.ready.set()
-
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            for job in jobs.all:
-                job.watcher.close()
-            await super().shutdown(sockets=sockets)
-
-    return Server(config)
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def _refused(what: str, do: str) -> ConfigurationError:
-    return ConfigurationError(what, operator=NAME, kept="no server was started", do=do)

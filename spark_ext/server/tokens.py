@@ -1,4 +1,4 @@
-"""Tokens of the REST server: random, kept as hashes in a file that only its owner can read.
+"""Tokens of servers: random, kept as hashes in a file that only its owner can read.
 
 A token is 256 random bits, so that a plain SHA-256 is as hard to invert as a slow hash would be.
 """
@@ -27,7 +27,8 @@ from spark_ext.storage import LocalFolder
 
 log = logger("spark_ext.server")
 
-SCOPES: Final = ("read", "control")  # what a token may allow: to see all of a job; to change it
+OF_JOBS: Final = ("read", "control")  # what a token may allow: to see all of a job; to change it
+SCOPES: Final = (*OF_JOBS, "ingest")  # and to send events to a gateway
 PREFIX: Final = "sxt_"  # with which tokens begin, so that they are recognized where they do not belong
 _FORM = re.compile(PREFIX + r"[A-Za-z0-9_-]{43}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
@@ -59,7 +60,7 @@ def hashed(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def create(file: str | Path, name: str, scopes: Iterable[str] = SCOPES) -> str:
+def create(file: str | Path, name: str, scopes: Iterable[str] = OF_JOBS) -> str:
     """Make a token for a new name, and add it to a file, which is created with mode 0600 if it is not there.
 
     The token that is returned is stored nowhere, so show it once.
@@ -68,7 +69,7 @@ def create(file: str | Path, name: str, scopes: Iterable[str] = SCOPES) -> str:
     if not _NAME.fullmatch(name):
         raise _refused(path, f"{name[:100]!r} is not a valid token name", "use letters, digits and . _ @ -")
     if not given or not given <= set(SCOPES):
-        raise _refused(path, f"unknown scopes: {', '.join(sorted(given)) or 'none'}", "use read, control, or both")
+        raise _refused(path, f"unknown scopes: {', '.join(sorted(given)) or 'none'}", "use read, control or ingest")
     token = generate()
     with _locked(path):
         known = read(path) if path.exists() else ()

@@ -85,6 +85,16 @@ class Downtime:
                 states[name] = states.get(name, 0.0) + piece.seconds
         return dict(found)
 
+    def to_json(self, since: datetime, now: datetime) -> dict[str, Any]:
+        """Seconds by state and by incident, and the availability since then."""
+        return {
+            "wall_s": self.wall,
+            "states_s": self.by_state(),
+            "incidents_s": self.by_incident(),
+            "since": since,
+            "availability": self.availability(since, now),
+        }
+
     def availability(self, since: datetime, until: datetime) -> float:
         """The share of a period in which the job was not down; a period in which it did not exist does not count."""
         return self.share(since, until)[0]

@@ -7,9 +7,9 @@ no files.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from spark_ext.model.lifecycle import State
 
@@ -84,6 +84,46 @@ class ExchangeSnapshot:
         return {"name": self.name, "rows": self.rows, "bytes": self.bytes, "stored_bytes": self.stored_bytes}
 
 
+GATEWAY_STATES: Final = ("accepting", "unavailable", "silent", "stopped", "sealed")
+"""What a gateway may be found to be: one that is silent writes its lease no more, or keeps a drain from ending."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InboxSnapshot:
+    """What the gateways of an inbox had done some seconds ago, over all their starts."""
+
+    name: str
+    gateways: Mapping[str, int]
+    """How many are in which of `GATEWAY_STATES`."""
+    accepted: int
+    """Events that were taken."""
+    acknowledged: int
+    """Events that are kept, as the inbox promises."""
+    repeats: int
+    """Events that were left out because they had been delivered before."""
+    conflicts: int
+    """Events that were left out because their identity is that of another event: they are bad rows."""
+    old: int
+    """Events that say they are older than the window: a repeat of them may be in the table."""
+    rejected: Mapping[str, int]
+    """Requests that were answered with a refusal, by its status."""
+    ack_p50_ms: int | None
+    """Within which time half of the requests of the last minute were acknowledged, ms, rounded up to a power of two;
+    None: none was."""
+    ack_p99_ms: int | None
+    """The same of 99 % of them."""
+    bytes: int
+    """Held: of events that no job has read and committed."""
+    max_bytes: int
+    """How much they may hold."""
+    oldest_s: float | None
+    """Age of the oldest event that is held, s; None: none is."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "gateways": dict(self.gateways), "rejected": dict(self.rejected)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class QuerySnapshot:
     """A query of a job."""
@@ -139,6 +179,9 @@ class QuerySnapshot:
     seconds ago."""
     exchange: ExchangeSnapshot | None = None
     """That it writes; None: it writes none, or nothing is known yet. Read from a ledger: as of the newest heartbeat."""
+    inboxes: tuple[InboxSnapshot, ...] = ()
+    """That it reads, by name, those whose gateways have been looked at. Read from a ledger: as of the newest
+    heartbeat."""
 
     @property
     def channels_finished(self) -> dict[str, int]:

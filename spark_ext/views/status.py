@@ -18,7 +18,7 @@ from spark_ext.ledger.heartbeat import is_silent
 from spark_ext.ledger.schema import JobRow
 from spark_ext.model.lifecycle import State
 from spark_ext.views.page.facts import Facts, FactsReader, Resets, newest_states
-from spark_ext.views.page.figures import NONE, counts_of, exchange_of, figures_of, query_lag, said_of
+from spark_ext.views.page.figures import NONE, counts_of, exchange_of, figures_of, inboxes_of, query_lag, said_of
 from spark_ext.views.page.history import timeline_of
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot, SourceSnapshot
 from spark_ext.views.timeline import JOB
@@ -90,6 +90,7 @@ def _query_json(query: QuerySnapshot) -> dict[str, Any]:
         "channels_finished": query.channels_finished,
         "latencies": [one.to_json() for one in query.latencies],
         "exchange": None if query.exchange is None else query.exchange.to_json(),
+        "inboxes": [one.to_json() for one in query.inboxes],
     }
 
 
@@ -219,6 +220,7 @@ def _queries(facts: Facts) -> tuple[QuerySnapshot, ...]:
                 sources=tuple(sources.get(uid, ())),
                 latencies=facts.latencies.get(uid, ()),
                 exchange=exchange_of(said_of(facts.said, uid)),
+                inboxes=inboxes_of(said_of(facts.said, uid)),
             )
         )
     return tuple(found)

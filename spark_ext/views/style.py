@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from spark_ext.views.snapshot import QuerySnapshot
@@ -83,6 +84,22 @@ def size_text(size: float) -> str:
 def exchange_text(rows: int, size: int, stored: int) -> str:
     """How full an exchange is: `1,200 rows, 1.5 MiB; 3.0 MiB on disk`."""
     return f"{count(rows, 'row')}, {size_text(size)}; {size_text(stored)} on disk"
+
+
+def inbox_text(inbox: Mapping[str, Any]) -> str:
+    """An inbox: `2 accepting; 1.5 MiB of 1.0 GiB, oldest 40 s; 1,200 events, p99 4 ms; 2 rejected`."""
+    states = ", ".join(f"{number:,} {state}" for state, number in inbox["gateways"].items() if number)
+    oldest = "" if inbox["oldest_s"] is None else f", oldest {ago(inbox['oldest_s'])}"
+    left_out = [count(inbox[one], one.removesuffix("s")) for one in ("repeats", "conflicts") if inbox[one]]
+    soon = [] if inbox["ack_p99_ms"] is None else [f"p99 {inbox['ack_p99_ms']:,} ms"]
+    rejected = sum(inbox["rejected"].values())
+    parts = [
+        states or "no gateway",
+        f"{size_text(inbox['bytes'])} of {size_text(inbox['max_bytes'])}{oldest}",
+        ", ".join([count(inbox["acknowledged"], "event"), *left_out, *soon]),
+        f"{rejected:,} rejected" if rejected else "",
+    ]
+    return "; ".join(part for part in parts if part)
 
 
 def ago(seconds: float) -> str:

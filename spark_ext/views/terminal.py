@@ -23,7 +23,17 @@ from rich.text import Text
 
 from spark_ext.model.lifecycle import State
 from spark_ext.views.page.top import top_rows
-from spark_ext.views.style import clock, colour, count, duration, exchange_text, lag_of, lag_text, latency_text
+from spark_ext.views.style import (
+    clock,
+    colour,
+    count,
+    duration,
+    exchange_text,
+    inbox_text,
+    lag_of,
+    lag_text,
+    latency_text,
+)
 
 if TYPE_CHECKING:
     from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
@@ -132,6 +142,11 @@ def show_status(status: JobStatus, console: Console) -> None:
             lambda query: "" if query.exchange is None else _exchange(query.exchange.to_json()),
             used=any(query.exchange is not None for query in queries),
         ),
+        Column(
+            "inbox",
+            lambda query: _inboxes([one.to_json() for one in query.inboxes]),
+            used=any(query.inboxes for query in queries),
+        ),
         Column("reason", lambda query: query.reason),
     ]
     console.print(table(queries, columns))
@@ -146,6 +161,10 @@ def show_status(status: JobStatus, console: Console) -> None:
 
 def _exchange(found: Mapping[str, Any]) -> str:
     return f"{found['name']}: {exchange_text(found['rows'], found['bytes'], found['stored_bytes'])}"
+
+
+def _inboxes(found: Sequence[Mapping[str, Any]]) -> str:
+    return "\n".join(f"{one['name']}: {inbox_text(one)}" for one in found)
 
 
 def _standing(status: JobStatus) -> str:
@@ -218,6 +237,7 @@ def top_view(page: Mapping[str, Any], height: int | None = None) -> Group:
             lambda row: "" if row["exchange"] is None else _exchange(row["exchange"]),
             used=any(row["exchange"] is not None for row in rows),
         ),
+        Column("inbox", lambda row: _inboxes(row["inboxes"]), used=any(row["inboxes"] for row in rows)),
         Column("incident", lambda row: Text(row["incident"][:8], style="red")),
         Column("reason", lambda row: shorten(row["reason"], REASON, placeholder=" ...")),
     ]

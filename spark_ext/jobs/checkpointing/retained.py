@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from spark_ext.checkpoints.savepoint import MANIFEST
+from spark_ext.checkpoints.savepoint import MANIFEST, retained_folder
 from spark_ext.errors import StateError
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.masking import logger
@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from spark_ext.ledger import Incarnation
 
 log = logger("spark_ext.job")
-
-
-def retained_folder(state: str) -> str:
-    """Where a job has its retained checkpoints."""
-    return f"{state.rstrip('/')}/checkpoints"
 
 
 def complete(state: str) -> list[int]:

@@ -14,8 +14,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.checkpoints.pinning import not_writable, pin, refuse_used
+from spark_ext.checkpoints.savepoint import retained_folder
 from spark_ext.errors import CheckpointError, ConfigurationError, FencedError, SparkExtError
-from spark_ext.jobs.checkpointing.retained import release_old, retained_folder
+from spark_ext.jobs.checkpointing.retained import release_old
 from spark_ext.jobs.checkpointing.savepoints import Cutting, Member, cut_metadata, describe
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.memory import JobMemory
@@ -200,6 +201,7 @@ class Savepoints:
                     spark = backend_of(members[0].spec.writer).frame(members[0].spec.writer).sparkSession
                     pin(spark, place, what, gate.complete)
                     metadata = what.metadata
+                    self._exchanges.hold(place, metadata)
                 context.write_behind.write_now(completed(cutting, metadata, triggered_at or taken.at, place))
             except Exception as problem:
                 if not gate.given_up:

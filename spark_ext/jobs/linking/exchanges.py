@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from spark_ext.exchange.descriptor import Descriptor
     from spark_ext.exchange.entries import LogState
     from spark_ext.jobs.execution_graph import ExecutionGraph
+    from spark_ext.jobs.linking.inboxes import Inboxes
+    from spark_ext.model.checkpoint_metadata import CheckpointMetadata
     from spark_ext.model.dag import JobGraph
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
@@ -82,13 +84,14 @@ class Exchanges:
         finished: Callable[[str], bool],
         restarted: Mapping[str, int],
         follow: Callable[[Mapping[str, ExchangeView]], None],
+        inboxes: Inboxes,
     ) -> None:
         self.newest: Taken | None = None  # the newest consistent cut; None before the first, and without exchanges
         self._unaligned = Unaligned(execution.logged)
         self._views: dict[str, ExchangeView] = {}
         self._fills: dict[str, tuple[Mapping[str, str], Fill]] = {}  # each with the readers of its exchange
         self._links = {link.name: link for link in links}
-        self._context, self._execution = context, execution
+        self._context, self._execution, self._inboxes = context, execution, inboxes
         self._finished, self._restarted, self._follow = finished, restarted, follow
         self._gated = bool(execution.waiting)
         self._worker = Worker(f"spark-ext-exchanges-{context.job}", context.wake.set)
@@ -210,7 +213,12 @@ class Exchanges:
     def tick(self, now: float, held: Callable[[], Held]) -> None:
         """Begin to release what is due; `held` are the offsets known now of a checkpoint which is not complete."""
         self._worker.deliver()
-        if self._links and now - self._at >= RELEASE_EVERY and not self._worker.busy and self._outage.due(now):
+        if (
+            (self._links or self._inboxes.links)
+            and now - self._at >= RELEASE_EVERY
+            and not self._worker.busy
+            and self._outage.due(now)
+        ):
             self._at = now
             # All as of this moment: a query that is built meanwhile is in none, and what a query delivers meanwhile is
             # not before these looks.
@@ -261,6 +269,10 @@ class Exchanges:
             return there, NotNow(Reason.STARTING, graph.producer(missing))
         return there, self._unaligned.take(graph, looks, there)
 
+    def hold(self, folder: str, metadata: CheckpointMetadata) -> None:
+        """In an action of `with_cut`: a savepoint was taken, which needs what inboxes hold from its cut on."""
+        self._inboxes.hold(folder, metadata)
+
     def release_late(self) -> None:
         """The job has ended: the last release."""
         self.release(self._execution.looks(), self._execution.graph, {})
@@ -269,7 +281,7 @@ class Exchanges:
         """Release what no consumer needs: what lies before the newest consistent cut, and before what is held.
 
         A cut may be behind what consumers have committed, and a checkpoint may begin from there. Returns the cut; None
-        if none is consistent now.
+        if none is consistent now, or without exchanges.
         """
         with self._releasing:
             return self._release_all(looks, graph, held)
@@ -277,6 +289,7 @@ class Exchanges:
     def _release_all(self, looks: Mapping[str, QueryLook], graph: JobGraph, held: Held) -> Taken | None:
         there, taken = self._cut(looks, graph)
         self._measure(there, graph)
+        self._inboxes.look()
         for name, view in there.items():
             if view.state.sealed is not None and name not in self._sealed:
                 self._sealed.add(name)
@@ -285,6 +298,7 @@ class Exchanges:
         if isinstance(taken, NotNow):
             log.debug("job '%s': no cut now, %s", self._context.job, taken)
             return None
+        self._inboxes.release(taken, held)
         readers = {name: {**view.state.consumers, **self._links[name].readers} for name, view in there.items()}
         places = held_positions(held, readers, there)
         bounds = release_bound(graph, taken.cut, [places])
@@ -295,7 +309,7 @@ class Exchanges:
                 # Its producer has left the job.
                 mine = (place.released for (_, uid), place in places.items() if uid in readers[name])
                 self._release(view, min(mine, default=None), set())
-        return taken
+        return taken if self._links else None
 
     def _measure(self, there: Mapping[str, ExchangeView], graph: JobGraph) -> None:
         """Tell the producers how full their exchanges are, for display."""

@@ -22,17 +22,18 @@ from enum import Enum
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from spark_ext.checkpoints.savepoint import Savepoint, exchange_folder, read_savepoint
+from spark_ext.checkpoints.savepoint import Savepoint, exchange_folder, read_savepoint, retained_folder
 from spark_ext.errors import RESET, ConfigurationError, JobFailedError, SparkExtError, StateError
 from spark_ext.exchange.pinned import put_back
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.failures.labels import Response
-from spark_ext.jobs.checkpointing.retained import complete, retained, retained_folder
+from spark_ext.jobs.checkpointing.retained import complete, retained
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.restoring.restore_checks import Comparison, saved_name
 from spark_ext.jobs.restoring.restore_targets import Target, Targets, interrupted_restores
 from spark_ext.jobs.restoring.restored_parts import (
     RestoredStates,
+    check_inboxes,
     check_readers,
     claim_exchanges,
     clear_away,
@@ -140,6 +141,7 @@ class _Restore:
             targets.check_removed(wrote, memory, self._accepted)
         tuple(exchanges_in(self._state, self._operator))
         check_readers(comparison, self._composition, self._specs, late=bool(self._waiting))
+        check_inboxes(comparison, self._specs)
         if in_place and local_path(self._state) is None:
             raise StateError(
                 "the state directory is on an object store, where nothing can be moved aside",

@@ -15,6 +15,9 @@ from spark_ext.errors import RESET, StateError
 from spark_ext.exchange import decisions
 from spark_ext.exchange.kinds import kind_at, parts
 from spark_ext.exchange.pinned import UNFINISHED, read_pinned
+from spark_ext.ingest.log import channels
+from spark_ext.ingest.place import InboxPlace
+from spark_ext.jobs.linking.inboxes import Positions, inboxes_of
 from spark_ext.jobs.restoring.restore_targets import REPLACED
 from spark_ext.ledger.schema import BadRowsRow
 from spark_ext.queries.context import checkpoint_of
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from spark_ext.model.checkpoint_metadata import QueryMetadata
     from spark_ext.model.commits import FenceMark
     from spark_ext.model.lineages import Lineages
+    from spark_ext.model.offsets import SourceOffset
     from spark_ext.queries.spec import QuerySpec
 
 DRAFTS: Final = "restoring"  # the folder of a state directory in which checkpoints are prepared; deleted afterwards
@@ -179,6 +183,44 @@ def check_readers(comparison: Comparison, composition: Composition, specs: Seque
                 kept=UNCHANGED,
                 do="leave the source out; or restore without it, and then discard the history of the query that writes "
                 f"the exchange, with {RESET}",
+            )
+
+
+def check_inboxes(comparison: Comparison, specs: Sequence[QuerySpec]) -> None:
+    """Refuse a savepoint that needs events of an inbox which are not there any more, or are another job's."""
+    for spec in specs:
+        part = comparison.saved_query(spec.uid)
+        if part is None or part.finished:
+            continue
+        for uid, options in inboxes_of(spec):
+            operator = f"job '{comparison.job}', query '{spec.uid}', source '{uid}', {comparison.saved.who}"
+            offset = part.sources[uid].offset if uid in part.sources else None
+            if offset is None or offset.ended:
+                continue
+            if not comparison.in_place:
+                raise StateError(
+                    f"the savepoint continues in the middle of inbox '{options['path'].rpartition('/')[2]}', whose "
+                    "events are in the state directory of the savepoint's job",
+                    operator=operator,
+                    kept=UNCHANGED,
+                    do="restore in place, in the state directory of that job",
+                )
+            _check_inbox(comparison, InboxPlace(options["path"], operator), uid, offset)
+
+
+def _check_inbox(comparison: Comparison, place: InboxPlace, uid: str, offset: SourceOffset) -> None:
+    flags = [flag.channel for flag in comparison.saved.flags if flag.source == uid]
+    positions = Positions.by(offset, lambda upto: dict.fromkeys(flags))
+    for gateway in channels(place.folder):
+        kept, needed = place.log(gateway).kept(), positions.of(gateway)
+        if kept > needed:
+            raise StateError(
+                f"the savepoint needs entry {needed} of gateway '{gateway}' of inbox '{place.name}', and those below "
+                f"{kept} have been deleted: the job did not know of the savepoint, or its folder was elsewhere for a "
+                "while",
+                operator=place.operator,
+                kept=UNCHANGED,
+                do="restore a newer savepoint; those whose folders stay where they were taken keep what they need",
             )
 
 

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 from spark_ext.errors import RESET, ConfigurationError
 from spark_ext.exchange import decisions
 from spark_ext.exchange.kinds import kind_at, parts
+from spark_ext.ingest.log import channels
+from spark_ext.ingest.place import InboxPlace, inbox_path
 from spark_ext.jobs.composition import Composition, node_of
+from spark_ext.jobs.linking.inboxes import SOURCE, inboxes_of
 from spark_ext.jobs.starting.identity import unknown
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import ExchangeRow
 from spark_ext.model.dag import JobGraph, QueryNode
+from spark_ext.model.definitions import Role
 from spark_ext.queries.reset import reset_queries
 
 if TYPE_CHECKING:
@@ -34,9 +38,36 @@ def reset(composition: Composition, ledger: Ledger, uid: str, reason: str, *, ca
             kept="nothing was changed",
             do=f"reset them with it: {RESET.replace('<query>', uid)}",
         )
+    for name in (uid, *behind):
+        _refuse_released(composition, known, name)
     # Readers first: should a checkpoint be unmovable, none of those that it depends on has been touched.
     former = {name: _former(known, name) for name in (*reversed(behind), uid)}
     reset_queries(ledger, job, composition.state, former, reason)
+
+
+def _refuse_released(composition: Composition, known: JobMemory, query: str) -> None:
+    """Refuse to begin again with an inbox whose first events are gone, unless the query says that it can."""
+    spec = next((one for one in composition.specs if one.uid == query), None)
+    definition = known.of(query).definition
+    if spec is not None:
+        given = [*inboxes_of(spec)]
+    else:
+        sources = () if definition is None else definition.of(Role.SOURCE)
+        mine = [one for one in sources if one.format.lower() == SOURCE]
+        given = [(one.uid, {"path": inbox_path(composition.state, one.identity["path"])}) for one in mine]
+    for uid, options in given:
+        place = InboxPlace(options["path"], f"job '{composition.job}', query '{query}', source '{uid}'")
+        for gateway in channels(place.folder):
+            kept = place.log(gateway).kept()
+            if kept and options.get("begin") != "kept":
+                raise ConfigurationError(
+                    f"the query cannot read all of inbox '{place.name}' again: the entries of gateway '{gateway}' "
+                    f"below {kept} have been released, as all that was in them is committed",
+                    operator=place.operator,
+                    kept="nothing was changed",
+                    do=f"read it with inbox.read('{uid}', begin='kept'), which begins with what is still kept, and "
+                    "reset the query then; what was released is in the tables that were written from it",
+                )
 
 
 def _former(known: JobMemory, uid: str) -> list[str]:

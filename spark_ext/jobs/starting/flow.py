@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from spark_ext.errors import refused
 from spark_ext.exchange.kinds import parts
+from spark_ext.ingest.place import inbox_of
 from spark_ext.jobs.composition import SINK, SOURCE, Composition, Gate, exchange_of, node_of
 from spark_ext.jobs.linking.exchanges import Link
+from spark_ext.jobs.linking.inboxes import InboxLink, inboxes_of
 from spark_ext.jobs.starting.recorded_past import recall_late, with_renames
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.model.dag import JobGraph
@@ -103,6 +105,25 @@ def links_of(composition: Composition, specs: Sequence[QuerySpec], *, waiting: b
         Link(name, kind, path, readers.get(name, {}), made[name].descriptor if name in made else lambda _: None)
         for name, (kind, path) in places.items()
     ]
+
+
+def inbox_links(composition: Composition, specs: Sequence[QuerySpec]) -> list[InboxLink]:
+    """The inboxes that the user has made, and those that queries read by their paths."""
+    made = composition.inboxes.values()
+    found = {one.path: InboxLink(one.name, one.path, frozenset(one.readers), one.description) for one in made}
+    for spec in specs:
+        for uid, options in inboxes_of(spec):
+            path = options["path"]
+            name = inbox_of(path, composition.state)
+            if name is None:
+                raise refused(
+                    f"'{path}' is not an inbox of this job: it is not in {composition.state}/inboxes",
+                    f"job '{composition.job}', query '{spec.uid}', source '{uid}'",
+                    "read an inbox in its own job, with job.inbox(name); between jobs, use a table",
+                    NOTHING_STARTED,
+                )
+            found.setdefault(path, InboxLink(name, path, frozenset({uid})))
+    return [*found.values()]
 
 
 def restarted_exchanges(waiting: Sequence[Gate], memory: JobMemory) -> dict[str, int]:

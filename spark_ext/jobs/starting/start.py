@@ -38,12 +38,14 @@ from spark_ext.jobs.execution_graph import ExecutionGraph
 from spark_ext.jobs.latency import measured_latency
 from spark_ext.jobs.linking.exchanges import Exchanges, consumers_of
 from spark_ext.jobs.linking.gates import Gates
+from spark_ext.jobs.linking.inboxes import Inboxes
 from spark_ext.jobs.renamed_targets import add_events, addressed_to_nobody, with_renames
 from spark_ext.jobs.starting.flow import (
     LateQueries,
     check_followers,
     check_now,
     checked_graph,
+    inbox_links,
     links_of,
     opened,
     restarted_exchanges,
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
 
     from spark_ext.jobs.composition import Composition, Gate
     from spark_ext.jobs.linking.exchanges import Link
+    from spark_ext.jobs.linking.inboxes import InboxLink
     from spark_ext.ledger import Ledger
     from spark_ext.ledger.memory import QueryMemory
     from spark_ext.metrics.job_metrics import JobMetrics
@@ -105,6 +108,7 @@ class StartPlan:
     gated: tuple[Gate, ...]  # those that wait for others
     graph: JobGraph
     links: tuple[Link, ...]
+    inboxes: tuple[InboxLink, ...]
     past: RecordedState
     configuration: Configuration  # in force when the queries were built
     drain: int  # the newest lineage for which a drain is in force; 0: none
@@ -164,6 +168,7 @@ def start_job(
         if not coordinator.stopping:
             _withdraw_older(waiting, context)
             parts.exchanges.register()
+            parts.inboxes.register(parts.request.drained)
             if plan.past.definitions:
                 books.writer.append(plan.past.definitions)
         backend_of(spark).add_listener(spark, listener)
@@ -233,7 +238,8 @@ def _planned(
         known = ((spec, past.memory.of(spec.uid)) for spec in specs)
         running = [spec for spec, one in known if not one.finished and one.lineage > drain]
         check_followers(running, graph, job)
-    return StartPlan(tuple(specs), tuple(gated), graph, tuple(links), past, configuration, drain, present)
+    inboxes = tuple(inbox_links(composition, specs))
+    return StartPlan(tuple(specs), tuple(gated), graph, tuple(links), inboxes, past, configuration, drain, present)
 
 
 def _context(
@@ -255,6 +261,7 @@ def _context(
         begun=memory.begun,
         passed=plan.configuration.sequence,
         consumers=consumers_of(plan.links, state),
+        syncs=bool(plan.inboxes),
     )
 
 
@@ -314,9 +321,9 @@ def _assembled(
     request = EndRequest(context, execution)
     take_id = partial(next, count(context.first_checkpoint))
     latency = measured_latency(context, lambda: execution.graph, books.arrived)
-    exchanges = Exchanges(
-        context, execution, plan.links, finished, restarted_exchanges(plan.gated, memory), latency.follow
-    )
+    inboxes = Inboxes(context, execution, plan.inboxes)
+    restarted = restarted_exchanges(plan.gated, memory)
+    exchanges = Exchanges(context, execution, plan.links, finished, restarted, latency.follow, inboxes)
     late = LateQueries(
         composition,
         memory,
@@ -334,6 +341,7 @@ def _assembled(
         request=request,
         upkeep=Upkeep(context, ledger, execution.keep_registered),
         exchanges=exchanges,
+        inboxes=inboxes,
         gates=Gates(context, execution, plan.gated, late.build, late.begin),
         savepoints=savepoints,
         aligned=aligned,

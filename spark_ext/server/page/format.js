@@ -49,6 +49,18 @@ export function size(bytes) {
   return power ? `${(bytes / 1024 ** power).toFixed(1)} ${["B", "KiB", "MiB", "GiB"][power]}` : `${bytes} B`;
 }
 
+// An inbox: `2 accepting; 1.5 MiB of 1.0 GiB, oldest 40 s; 1,200 events, p99 4 ms; 2 rejected`.
+export function inboxText(inbox) {
+  const states = Object.entries(inbox.gateways).filter(([, many]) => many).map(([state, many]) => `${number(many)} ${state}`);
+  const oldest = inbox.oldest_s === null ? "" : `, oldest ${ago(inbox.oldest_s * 1000)}`;
+  const leftOut = ["repeat", "conflict"].filter((one) => inbox[`${one}s`]).map((one) => counted(inbox[`${one}s`], one));
+  const parts = [states.join(", ") || "no gateway", `${size(inbox.bytes)} of ${size(inbox.max_bytes)}${oldest}`];
+  const soon = inbox.ack_p99_ms === null ? [] : [`p99 ${number(inbox.ack_p99_ms)} ms`];
+  parts.push([counted(inbox.acknowledged, "event"), ...leftOut, ...soon].join(", "));
+  const rejected = Object.values(inbox.rejected).reduce((sum, many) => sum + many, 0);
+  return [...parts, ...(rejected ? [`${number(rejected)} rejected`] : [])].join("; ");
+}
+
 export function two(value) {
   return String(value).padStart(2, "0");
 }

@@ -3,7 +3,7 @@
 import { card } from "./channels.js";
 import { controls } from "./control.js";
 import { el, renew } from "./dom.js";
-import { brief, compact, counted, duration, lagText, moment, number, size } from "./format.js";
+import { brief, compact, counted, duration, inboxText, lagText, moment, number, size } from "./format.js";
 import { Plot, durations, facts, lags, rates } from "./plots.js";
 import { ENDED, badge } from "./states.js";
 
@@ -62,6 +62,7 @@ export function create(session, store, [uid]) {
         ["Reads", own.sources.map(named).join(", ") || "–"],
         ["Writes", own.sinks.map(named).join(", ") || "–"],
         ...(query.exchange ? [["Exchange", `${counted(query.exchange.rows, "row")} not committed by the slowest reader, ${size(query.exchange.bytes)}; ${size(query.exchange.stored_bytes)} on disk`]] : []),
+        ...query.inboxes.map((one) => [`Inbox ${one.name}`, inboxText(one)]),
       ]),
     ]);
     panel.update(page);

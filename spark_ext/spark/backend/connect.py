@@ -286,9 +286,20 @@ def _status_of(failure: BaseException) -> Any:
 
 
 def _as_in_jvm(report: Mapping[str, Any]) -> dict[str, Any]:
-    """A report as the JVM has it: a client's has offsets as text, and no sum of rows."""
+    """A report as the JVM has it: a client's has offsets as text, metrics as rows with a schema, and no sum of rows."""
     sources = [{**source, "endOffset": _parsed(source["endOffset"])} for source in report["sources"]]
-    return {**report, "sources": sources, "numInputRows": sum(source["numInputRows"] for source in sources)}
+    return {
+        **report,
+        "sources": sources,
+        "numInputRows": sum(source["numInputRows"] for source in sources),
+        "observedMetrics": {name: _by_field(row) for name, row in report.get("observedMetrics", {}).items()},
+    }
+
+
+def _by_field(row: Mapping[str, Any]) -> dict[str, Any]:
+    if not row.keys() >= {"schema", "values"}:
+        return dict(row)
+    return dict(zip((one["name"] for one in row["schema"]["fields"]), row["values"], strict=True))
 
 
 def _parsed(offset: Any) -> Any:

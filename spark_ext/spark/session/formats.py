@@ -25,6 +25,7 @@ SHIPPED: Final[Mapping[str, str]] = {
     "kafka_range": "spark_ext.sources.kafka_range.source:KafkaRange",
     "postgres": "spark_ext.sources.postgres.source:Postgres",
     "exchange": "spark_ext.sources.exchange:ExchangeSource",
+    "http_ingest": "spark_ext.sources.http_ingest:HttpIngestSource",
     "control": "spark_ext.sources.control_events:ControlEvents",
     "control_stamp": "spark_ext.sources.control_stamp:ControlStamp",
     "end_of_input": "spark_ext.sources.end_of_input:EndOfInput",

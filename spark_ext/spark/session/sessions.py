@@ -323,6 +323,11 @@ def _settings(
     if local:
         settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
         settings[_PARTITIONS] = str(_cores(master))
+        # The driver gives up an executor that was silent for two minutes, as on a laptop that has slept. A local one is
+        # the driver itself: it cannot register again. It would end the JVM after 60 failed heartbeats, and so does one
+        # whose session was stopped.
+        settings["spark.storage.blockManagerHeartbeatTimeoutMs"] = "36500d"
+        settings["spark.executor.heartbeat.maxFailures"] = "1000000"
     settings.update({key: value for key, value in (submitted or {}).items() if key in {*settings, _PARTITIONS}})
     settings["spark.master"] = master
     settings["spark.pyspark.python"] = settings["spark.pyspark.driver.python"] = python

@@ -17,7 +17,16 @@ from spark_ext.masking import mask
 from spark_ext.views.page import graph
 from spark_ext.views.page.epochs import points_each, series_of, series_of_all
 from spark_ext.views.page.facts import Facts, Resets, newest_states
-from spark_ext.views.page.figures import NONE, Figures, exchange_of, figures_of, query_lag, rates_of, said_of
+from spark_ext.views.page.figures import (
+    NONE,
+    Figures,
+    exchange_of,
+    figures_of,
+    inboxes_of,
+    query_lag,
+    rates_of,
+    said_of,
+)
 from spark_ext.views.page.history import history, stamp, timeline_of, whole
 from spark_ext.views.page.incidents import lines
 from spark_ext.views.timeline import DOWN, ENDED, JOB
@@ -133,6 +142,7 @@ def _queries(
                 "newest_row": lag.newest_row,
                 "incident": state.get("incident") or "",
                 "exchange": None if exchange is None else exchange.to_json(),
+                "inboxes": [one.to_json() for one in inboxes_of(said_of(facts.said, uid))],
                 "latencies": [
                     {"source": one.source, "way": list(one.way), "ms": one.ms, "p99_ms": one.p99_ms}
                     for one in facts.latencies.get(uid, ())

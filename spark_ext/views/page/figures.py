@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from spark_ext.views.page.epochs import UNKNOWN, Epochs, Ints
-from spark_ext.views.snapshot import ExchangeSnapshot
+from spark_ext.views.snapshot import ExchangeSnapshot, InboxSnapshot
 
 RATE_MS: Final = 60_000  # over which time the rows per second of a running query are measured, ms
 
@@ -134,6 +134,30 @@ def exchange_of(said: Mapping[str, Any]) -> ExchangeSnapshot | None:
     if rows is None or size is None or stored is None:
         return None
     return ExchangeSnapshot(name=str(name), rows=rows, bytes=size, stored_bytes=stored)
+
+
+def inboxes_of(said: Mapping[str, Any]) -> tuple[InboxSnapshot, ...]:
+    """The inboxes that a query reads, by its part of the newest heartbeat; malformed ones are left out."""
+    found = said.get("inboxes")
+    return tuple(filter(None, map(_inbox, found))) if isinstance(found, list) else ()
+
+
+def _inbox(said: Any) -> InboxSnapshot | None:
+    try:
+        return InboxSnapshot(
+            name=str(said["name"]),
+            gateways={str(state): int(number) for state, number in said["gateways"].items()},
+            rejected={str(status): int(number) for status, number in said["rejected"].items()},
+            oldest_s=None if said["oldest_s"] is None else float(said["oldest_s"]),
+            **{name: int(said[name]) for name in _COUNTS},
+            ack_p50_ms=_whole(said["ack_p50_ms"]),
+            ack_p99_ms=_whole(said["ack_p99_ms"]),
+        )
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return None
+
+
+_COUNTS: Final = ("accepted", "acknowledged", "repeats", "conflicts", "old", "bytes", "max_bytes")
 
 
 def _sources(lags: Any) -> tuple[tuple[str, int, int], ...]:

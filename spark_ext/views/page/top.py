@@ -20,7 +20,8 @@ def top_rows(page: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     `rows_per_s` (null: not running), `parts_ms` (see `model.epoch_parts`; empty: unknown), `lag_rows` (null: unknown),
     `lag_age_s` (since when; null: unknown, or it has ended), `age_s` (since its newest epoch was committed), `exchange`
-    (how full the one is that it writes; null: none, or unknown), `incident` (the id of an open one, or "").
+    (how full the one is that it writes; null: none, or unknown), `inboxes` (that it reads), `incident` (the id of an
+    open one, or "").
     """
     open_ = open_incidents(page)
     found = []
@@ -38,6 +39,7 @@ def top_rows(page: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "lag_age_s": None if query["state"] in ENDED else _age(page["at"], query["lag"]["at"]),
                 "age_s": _age(page["at"], query["committed_at"]),
                 "exchange": query["exchange"],
+                "inboxes": query["inboxes"],
                 "incident": open_.get(query["uid"], ""),
                 "reason": query["reason"].partition("\n")[0],
             }
