@@ -78,6 +78,7 @@ TABLE: Final = (
     (r"trigger", "tests/queries/test_writer_checks.py::test_what_a_job_sets_or_would_ignore_is_refused"),
     (r"once as it was|once with the uid|until that epoch is committed|once and stop it|start it once|commit an epoch",
      "tests/jobs/test_rescale.py::test_an_epoch_in_doubt_is_completed_before_a_rescale"),
+    (r"behind the newest number", "tests/gateway/test_gateway.py::test_what_is_known_of_producers_and_receipts"),
     (r"\(seek\)|send the (event|channel)", "tests/sources/delta_snapshot/test_follow.py::"
      "test_a_log_cleaned_of_the_last_version_read_is_not_followed"),
     (r"on_change|changes=true",
@@ -98,12 +99,13 @@ TABLE: Final = (
     (r"find out|look at|look for|see the|end (them|process)|report the stack|free some|ask for|stacks", LOOK),
     (r"derive|subclass|contract|def `|`def|async def|register\(|function|module|listener|class\b|coroutine", CODE),
     # -- nothing, or another try
-    (r"^nothing|no action|retried|try again|tried again|again\b|wait|sent again|continues|replayed", AGAIN),
+    (r"^nothing|no action|retried|try again|tried again|again\b|wait|sent again|send it after|may have been stored|"
+     r"continues|replayed", AGAIN),
     # -- other values, columns and names
     (r"uid", "tests/jobs/test_bad_input.py::test_a_uid_that_is_missing_or_stands_for_two"),
     (r"cast|filter|coalesce|in the query|column|rows|declare|select|\.schema\(|rename", IN_QUERY),
     (r"^(correct|use|give|choose|name|set|write|remove|leave|add|check|raise|keep|let|make|pass|create|call|start|"
-     r"put|load|replace|shorten|stop|make|lower|partition|run|get|read|return|smaller|state|define|import|implement|ask|list|find|register|repeat|report|see)\b",
+     r"put|load|replace|shorten|stop|make|lower|partition|run|get|read|return|smaller|state|define|import|implement|ask|list|find|register|repeat|report|see|begin)\b",
      VALUE),
 )  # fmt: skip
 """By pattern, of which the first that an advice has counts: the test that carries it out, or why there is none."""

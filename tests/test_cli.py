@@ -89,6 +89,7 @@ def test_status_as_json_and_for_people(state: Path) -> None:
     assert {name: value for name, value in daily.items() if name not in times} == {
         "uid": "daily", "state": "FINISHED", "reason": "", "finished": True, "epochs": 3, "rows": 30, **nothing,
         "lag_at": None, "watermark": None, "newest_row": None, "channels_finished": {"files": 2}, "latencies": [],
+        "exchange": None, "inboxes": [],
     }  # fmt: skip
     assert (daily["last_epoch"], live["finished"], live["epochs"], live["rows"]) == (2, False, 1, 0)
     assert found["incidents"][0]["what"] == "the [network] was slow"

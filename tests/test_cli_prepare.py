@@ -1,13 +1,12 @@
 """`spark-ext prepare` in an empty cache, and a session that then takes its classes from the archive."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from spark_ext.spark.session.class_archive import VARIABLE
+from tests.support import cheap_jvm
 
 SESSION = """
 import sys
@@ -19,8 +18,7 @@ sx.session("prepared", master="local[1]", conf=conf, short_lived=True)
 
 @pytest.mark.process
 def test_sessions_take_their_classes_from_the_archive(tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    environment["XDG_CACHE_HOME"] = str(tmp_path)
+    environment = {**cheap_jvm.environment(), "XDG_CACHE_HOME": str(tmp_path)}
 
     def run(*command: str) -> str:
         done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False)

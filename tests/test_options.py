@@ -8,7 +8,18 @@ from pydantic import Field, ValidationError
 from spark_ext import masking
 from spark_ext.clients.postgres.connection import ConnectionOptions, Server
 from spark_ext.errors import ConfigurationError
-from spark_ext.options import UID, Bytes, CommaSeparated, Milliseconds, Names, Options, Pairs, byte_count, milliseconds
+from spark_ext.options import (
+    UID,
+    Bytes,
+    CommaSeparated,
+    Milliseconds,
+    Names,
+    Options,
+    Pairs,
+    byte_count,
+    milliseconds,
+    written_to,
+)
 from spark_ext.queries import operators
 from spark_ext.sources.contract import SourceOptions
 from spark_ext.spark.session import formats
@@ -213,3 +224,10 @@ def test_what_is_not_an_object_of_strings_is_refused(text: str) -> None:
     assert several(pairs='{"a": "1"}').pairs == {"a": "1"}
     with pytest.raises(ConfigurationError, match="not a JSON object of strings"):
         several(pairs=text)
+
+
+def test_an_operator_writes_where_its_options_say() -> None:
+    given = {"Path": "out", "bad_rows_PATH": "bad", "uid": "x"}
+    assert written_to(given, sink=True) == ["out", "bad"]
+    assert written_to(given, sink=False) == ["bad"], "a source reads from its path"
+    assert written_to({"path": ""}, sink=True) == []

@@ -89,6 +89,17 @@ EACH: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         named("postgres", "throughput", "throughput_tuned", "copy", "commit"),
         {"ROWS": 200, "SLOW_ROWS": 100, "EPOCHS": 1, "SMALL_EPOCHS": 2, "WARM": 1, "COPY_ROWS": 200},
     ),
+    "push_gateway": (
+        named("push", "single", "raw", "typed", "answer_p50", "answer_p99", "answer_store_p50", "answer_store_p99"),
+        {"REQUESTS": {"single": 20, "raw": 2, "typed": 2}, "RATE": 20, "SECONDS": 1},
+    ),
+    "push_latency": (
+        named("push_row", "kafka_p50", "kafka_p95", "plain_p50", "plain_p95"), {"RATE": 20, "SECONDS": 1, "WARM": 1}
+    ),
+    "push_overload": (
+        named("push", "refused", "refused_kept", "refused_memory", "identities"),
+        {"SECONDS": 2, "REQUESTS": 500, "MOST": 1 << 16, "IDENTITIES": 20_000, "BATCH": 10_000},
+    ),
     "recovery": (named("recovery", "kill", "failure"), {"FILES": 200, "FAILURES": 1, "EPOCHS_BEFORE": 1}),
     "restore_cost": (named("restore", "time", "savepoint", "bytes"), {"ROWS": 1_000}),
     "sessions": (("session_connect",), {"EPOCHS": 4, "WARM": 2, "MATRIX": Path("none")}),

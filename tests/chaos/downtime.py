@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, IncidentRow, JobRow
@@ -30,8 +31,7 @@ from tests.support.waiting import until
 SLACK = 2.0
 
 
-# By when a query that has failed once waits for the slots that were taken from it, s.
-STARTED = 5.0
+STARTED = 5.0  # by when a query that Spark has started again waits for the slots that were taken from it, s
 UP = ""  # stands for the kind of an incident where there is no downtime
 EVERY = 0.25  # how often what is recorded is compared with what was injected, s
 
@@ -65,7 +65,8 @@ class Driven:
         self.folder = folder
         self.state = folder / "state"
         self.flag = folder / "flag"
-        self.failed = folder / "failed"  # when a function has failed that fails once
+        self.failed = folder / "failed"  # when a function has failed as it was told to
+        self.started = folder / "started"  # when Spark has started the query for the last time
         self._tree: Tree | None = None
 
     def start(self) -> None:
@@ -122,33 +123,39 @@ KINDS = {
 """The incidents that each leads to."""
 
 
+def moment(file: Path, what: str, after: float) -> float:
+    """When a file was written last, s since 1970, which is awaited."""
+    until(lambda: file.exists() and file.stat().st_mtime > after, what, 120)
+    return file.stat().st_mtime
+
+
 def disturb(job: Driven, dice: random.Random) -> Injected:
     """Carry out a plan."""
     steps, least = dice.choice(PLANS)
-    held, phases, failed = [], [], frozenset({UP})
+    held: list[float] = []
+    phases: list[Phase] = []
+    failed = frozenset({UP})
     for what, low, high in steps:
-        kinds = frozenset(KINDS[what])
-        if what in ("network", "memory"):
-            # An attempt may run for a moment, and one that is due later fails with what is injected by then.
-            failed |= kinds
-            kinds = failed
-        phases.append(Phase(time.time(), kinds or failed))
+        kinds, begun = frozenset(KINDS[what]), time.time()
+        if phases and "SYSTEM" in phases[-1].kinds:  # which ends with this step
+            phases.append(Phase(begun, failed | {"SYSTEM"}))
         held.append(dice.uniform(low, high))
         if what == "kill":
             job.kill()
         else:
             job.set(what)
+        if what in ("network", "memory", "slots"):
+            begun = moment(job.failed, "the query has failed", begun)
+            # An attempt may run for a moment.
+            kinds = failed = failed | kinds - {"SYSTEM"}
+        phases.append(Phase(begun, kinds or failed))
         if what == "bug":
             job.wait()
             job.set(None)
         if what == "slots":
-            until(job.failed.exists, "the query has failed once", 60)
-            failed, begun = frozenset({UP, "NETWORK"}), job.failed.stat().st_mtime
-            phases[-1:] = [Phase(begun, kinds), Phase(begun + STARTED, frozenset({"SYSTEM"}))]
-        elif what in ("kill", "bug"):
-            # On a busy machine a new JVM lets its first tasks wait, although it has slots.
-            failed = kinds | {UP, "SYSTEM"}
-        elif what != "restart":
+            again = moment(job.started, "Spark has started the query again", begun)
+            phases += [Phase(again, failed | {"SYSTEM"}), Phase(again + STARTED, frozenset({"SYSTEM"}))]
+        elif what in ("kill", "bug", "lock"):
             failed = kinds | {UP}
         time.sleep(held[-1])
     healed = time.time()
@@ -242,6 +249,7 @@ def drive(folder: Path) -> None:
     """The driver: a job whose function fails or stops as a file says."""
     from pyspark import cloudpickle
     from pyspark.sql import functions as F
+    from pyspark.sql.streaming import StreamingQueryListener
 
     import spark_ext as sx
     from tests.stalls import operators
@@ -251,7 +259,17 @@ def drive(folder: Path) -> None:
     spark = sx.session("downtime", master="local[2]", conf={"spark.sql.shuffle.partitions": "1"})
     register(spark)
     cloudpickle.register_pickle_by_value(operators)
-    flag, failed = str(folder / "flag"), str(folder / "failed")
+    flag, failed, started = str(folder / "flag"), str(folder / "failed"), folder / "started"
+
+    class Starts(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None:
+            started.touch()
+
+        def onQueryProgress(self, event: Any) -> None: ...
+
+        def onQueryTerminated(self, event: Any) -> None: ...
+
+    spark.streams.addListener(Starts())
 
     def told() -> str:
         from pathlib import Path
@@ -266,14 +284,17 @@ def drive(folder: Path) -> None:
         from pathlib import Path
 
         how = told()
+        if how in ("network", "memory", "bug") or (how == "slots" and not Path(failed).exists()):
+            Path(failed).touch()
+        elif how == "slots":
+            return n
         if how == "network":
             raise ConnectionRefusedError(111, "Connection refused")
         if how == "memory":
             raise MemoryError("the memory is used up")
         if how == "bug":
             raise KeyError("price")
-        if how == "slots" and not Path(failed).exists():
-            Path(failed).touch()
+        if how == "slots":
             raise ConnectionRefusedError(111, "Connection refused")
         if how == "lock":
             operators.stop_here(str(Path(flag).parent), "flag")

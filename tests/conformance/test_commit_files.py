@@ -26,6 +26,7 @@ class TestFiles2pcInSpark(SinkQueryContract):
 
 
 @without(*SAME_IN_ALL_MODES)
+@pytest.mark.slow(0.1, "32 tests of two more formats")
 class TestFiles2pcText(SinkContract):
     @pytest.fixture(params=["csv", "json"])
     def target(self, tmp_path: Path, request: pytest.FixtureRequest) -> SinkTarget:
@@ -39,6 +40,7 @@ class TestExchange2pc(SinkContract):
         return ExchangeTarget(tmp_path / "t")
 
 
+@pytest.mark.slow(0.2, "each test commits to a Delta log")
 class TestExchange2pcOfDelta(SinkContract):
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:

@@ -79,7 +79,6 @@ def watching(folder: Path, kind: str) -> Iterator[list[tuple[int, int]]]:
         thread.join()
 
 
-@pytest.mark.core_for("[arrow]")
 @pytest.mark.slow(15, "two runs of a job of three queries")
 @pytest.mark.parametrize("kind", KINDS)
 def test_x2_a_partition_is_released_when_all_have_passed_it(spark: SparkSession, tmp_path: Path, kind: str) -> None:

@@ -206,7 +206,7 @@ def test_f14_one_query_failed_for_good_fails_the_job_at_once(lab: JobHarness) ->
     assert {run.spec.uid: run.state for run in job.runs} == {"bad": State.FAILED, "live": State.CANCELED}
 
 
-@pytest.mark.core
+@pytest.mark.core_for("[parquet-run]", "[delta-until now]")
 @pytest.mark.parametrize("until_now", [False, True], ids=["run", "until now"])
 @pytest.mark.parametrize("form", ["parquet", pytest.param("delta", marks=needs_delta)])
 def test_available_now_over_a_source_of_sparks_ends_nothing(lab: JobHarness, form: str, until_now: bool) -> None:

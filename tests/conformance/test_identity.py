@@ -299,7 +299,6 @@ def test_i3_a_job_survives_the_cleaning_of_its_temporary_folder(lab: JobHarness)
     assert all(len(row.offsets) and row.offsets[0]["lineage"] == 1 for row in ledger.table(EpochRow).rows())
 
 
-@pytest.mark.core
 @pytest.mark.slow(14, "four starts of a job, and the session's first query")
 def test_i4_state_put_back_from_a_backup_is_refused(lab: JobHarness) -> None:
     first_read(lab)
@@ -312,7 +311,6 @@ def test_i4_state_put_back_from_a_backup_is_refused(lab: JobHarness) -> None:
     assert ids(lab) == list(range(100))
 
 
-@pytest.mark.core
 def test_i7_a_table_deleted_under_a_stopped_job_demands_a_reset(lab: JobHarness) -> None:
     first_read(lab)
     assert remembered(str(lab.checkpoint())) is not None

@@ -267,7 +267,6 @@ def test_u2_a_chain_a_union_and_a_join_after_scaling_up_and_down(lab: JobHarness
             assert [row["n"] for row in rows] == list(range(60)), "directly, and through the chain"
 
 
-@pytest.mark.core
 @pytest.mark.slow(30, "kills a driver of its own")
 def test_u5_recovered_rows_come_first_and_a_rescale_reads_on(lab: JobHarness) -> None:
     """A driver is killed when b has read 2,000 of the 5,000 rows of a, and q 3,000 of 4,000.

@@ -19,6 +19,7 @@ from spark_ext.testing.source_contract import SourceContract, SourceWorld
 from spark_ext.testing.source_queries import SourceQueryContract
 from tests.exchange.exchange_kit import ExchangeWorld, PutBackWorld
 from tests.sources.files import files_kit
+from tests.support.inboxes import InboxWorld
 
 SIZES = (3, 11, 1, 0, 24)  # rows of each channel
 
@@ -132,6 +133,7 @@ class DataGenWorld(SourceWorld):
 
 
 @pytest.mark.core_for("parquet")
+@pytest.mark.slow(0.1, "19 tests for each of five formats")
 class TestFiles(SourceContract):
     @pytest.fixture(params=["parquet", "csv", "json", "orc", "avro"])
     def world(self, tmp_path: Path, request: pytest.FixtureRequest) -> SourceWorld:
@@ -173,6 +175,13 @@ class TestExchange(SourceContract):
         return ExchangeWorld(tmp_path_factory.mktemp("exchange") / "in")
 
 
+@pytest.mark.core
+class TestHttpIngest(SourceContract):
+    @pytest.fixture(scope="class")
+    def world(self, tmp_path_factory: pytest.TempPathFactory) -> SourceWorld:
+        return InboxWorld(tmp_path_factory.mktemp("inbox"))
+
+
 @pytest.mark.slow(0.1, "each of 19 tests reads a Delta log")
 class TestExchangeOfDelta(SourceContract):
     @pytest.fixture(scope="class")
@@ -180,6 +189,7 @@ class TestExchangeOfDelta(SourceContract):
         return ExchangeWorld(tmp_path_factory.mktemp("exchange") / "in", kind="delta")
 
 
+@pytest.mark.slow(0.1, "38 tests, each of which puts an exchange back first")
 class TestExchangePutBack(SourceContract):
     @pytest.fixture(scope="class", params=["arrow", "delta"])
     def world(self, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> SourceWorld:

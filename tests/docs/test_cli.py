@@ -57,6 +57,14 @@ def test_the_options_of_a_command(name: str) -> None:
     assert {cell.split()[0] for cell in table} == options(APP.commands[name])
 
 
+@pytest.mark.parametrize("name", ["serve STATE NAME", "connect STATE NAME", "seal STATE NAME GATEWAY"])
+def test_the_options_of_a_command_of_ingest(name: str) -> None:
+    command = APP.commands["ingest"].commands[name.split()[0]]
+    (table,) = first_cells(f"`spark-ext ingest {name}`")
+    hidden = {option for one in command.params if getattr(one, "hidden", False) for option in one.opts}
+    assert {cell.split()[0] for cell in table} == options(command) - hidden
+
+
 def test_the_commands_of_token() -> None:
     text = PAGE.split("## `spark-ext token`")[1].split("\n## ")[0]
     for name, command in APP.commands["token"].commands.items():

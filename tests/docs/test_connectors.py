@@ -24,6 +24,7 @@ SHARED = set(SourceOptions.model_fields)
 PAGES = {"control": "control_source"}  # pages that have not the name of their connector
 NEEDED: Mapping[str, Mapping[str, str]] = {
     "files": {"path": "p"}, "delta_snapshot": {"path": "p"}, "control": {}, "datagen": {}, "exchange": {"path": "p"},
+    "http_ingest": {"path": "p"},
     "hybrid": {"stages": "a", "a.format": "datagen"}, "kafka_range": {"bootstrap_servers": "b:1", "topics": "t"},
     "postgres": {"table": "t"}, "delta_2pc": {"path": "p"}, "files_2pc": {"path": "p"}, "exchange_2pc": {"path": "p"},
     "kafka_2pc": {"bootstrap_servers": "b:1"}, "http_2pc": {"url": "http://b/c", "outbox": "d"},

@@ -21,7 +21,8 @@ from tests.support.pages import Ran, Runner
 ROOT = Path(__file__).parents[2]
 ALONE = (
     "index", "end-of-input", "linked-queries", "savepoints", "files", "delta_snapshot", "datagen", "exchange",
-    "delta_2pc", "files_2pc", "exchange_2pc", "control", "control_source", "metrics", "observer", "bad-rows", "hourly",
+    "http_ingest", "delta_2pc", "files_2pc", "exchange_2pc", "control", "control_source", "metrics", "observer",
+    "bad-rows", "hourly",
 )  # fmt: skip
 """Pages all of whose blocks run one after the other, from an empty folder."""
 GALLERY = tuple(sorted(path.stem for path in pages.GALLERY.glob("*.py") if path.stem not in pages.GALLERY_OF_SERVERS))
@@ -64,6 +65,12 @@ def test_the_job_of_the_command_line_runs(runner: Runner, tmp_path: Path) -> Non
     assert table.to_pylist() == [{"dep_delay": 61.0}]
 
 
+def test_the_example_of_pushed_events_makes_an_inbox(runner: Runner) -> None:
+    """Its job does not end by itself."""
+    ran = runner.run("push", f"{pages.python_blocks('push')[0]}\njob.stop()").well()
+    assert (ran.folder / "state" / "orders" / "inboxes" / "orders" / "inbox.json").is_file()
+
+
 def test_the_readmes_first_job_runs_and_runs_again_to_nothing(runner: Runner) -> None:
     job = runner.run("readme-first", f"{README[0]}\nprint({AGAIN!r})\n{README[0]}").well()
     first, _, again = job.said.partition(AGAIN)
@@ -100,9 +107,12 @@ def rows(ran: Ran, path: str) -> list[dict[str, object]]:
 SAID = {
     "backfill_then_live": "5000 rows, 5000 of them different",
     "cdc_to_upsert": "the first run read 3 changes, the second 3",
+    "github_webhooks": "answers [202, 202, 202, 401]; 2 rows",
     "incremental_files": "monday read 2 rows, tuesday 1; the job is SUSPENDED",
     "judge_progress": "slow, of 2 queries",
     "own_source": "a further run reads 0 rows",
+    "stripe_webhooks": "answers [202, 202, 202, 202, 401]; 2 rows",
+    "websocket_feed": "200 rows, 200 of them different",
     "windows_to_the_end": "with 1000 readings; 0 rows are left in the state",
 }
 

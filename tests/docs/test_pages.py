@@ -74,12 +74,16 @@ def test_the_page_shows_each_program_and_no_other() -> None:
 
 @pytest.mark.parametrize(
     ("program", "error", "said"),
-    [("kafka_to_postgres", SystemExit, "set KAFKA and POSTGRES_DSN"), ("object_store", AssertionError, "set BUCKET")],
+    [
+        ("kafka_to_postgres", SystemExit, "set KAFKA and POSTGRES_DSN"),
+        ("object_store", AssertionError, "set BUCKET"),
+        ("redeliver_github", SystemExit, "set GITHUB_TOKEN"),
+    ],
 )
 def test_a_program_of_the_gallery_says_what_it_needs(
     program: str, error: type[BaseException], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("KAFKA", "POSTGRES_DSN", "BUCKET"):
+    for name in ("KAFKA", "POSTGRES_DSN", "BUCKET", "GITHUB_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(error, match=said):
         runpy.run_path(str(pages.GALLERY / f"{program}.py"), run_name="__main__")

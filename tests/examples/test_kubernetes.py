@@ -38,7 +38,7 @@ def test_the_image_has_the_versions_of_the_package() -> None:
     py4j = re.search(r"py4j-([\d.]+)-src.zip", DOCKERFILE)
     delta = re.search(r"delta-spark==([\d.]+)", DOCKERFILE)
     assert version and spark and py4j and delta
-    assert f"spark-ext[object-stores]=={version[1]}" in DOCKERFILE
+    assert f"spark-ext[ingest,object-stores]=={version[1]}" in DOCKERFILE
     assert {f"pyspark=={spark[1]}", f"py4j=={py4j[1]}", f"delta-spark=={delta[1]}"} <= set(pinned.splitlines())
 
 

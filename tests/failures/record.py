@@ -65,8 +65,12 @@ class Driver:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._process = subprocess.Popen(
-            _COMMAND, cwd=ROOT, env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=sys.stderr, text=True
+        self._environment = {**os.environ, **environment}
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            _COMMAND, cwd=ROOT, env=self._environment, stdin=subprocess.PIPE, stdout=sys.stderr, text=True
         )
 
     def __enter__(self) -> "Driver":
@@ -86,6 +90,8 @@ class Driver:
                 until(lambda: out.exists() or self._process.poll() is not None, f"the record of {case.name}", _TIMEOUT)
             except TimeoutError:
                 self._process.kill()
+                self._process.wait()
+                self._process = self._started()  # the next case is not to blame
                 raise
             assert out.exists(), f"the driver of {case.name} has left no record"
             text = out.read_text()

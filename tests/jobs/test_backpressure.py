@@ -12,13 +12,14 @@ import pytest
 import spark_ext as sx
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
 from spark_ext.model.lifecycle import State
+from spark_ext.spark.backend.kinds import is_connect
 from spark_ext.views.status import read_status
 from tests.support.jobs import JobHarness, expected
 from tests.support.waiting import until
 
 
 def consumed(lab: JobHarness, limit: int | str, slow: Path, **settings: Any) -> sx.Job:
-    """`fast` writes an exchange, and `slow` takes 80 ms for each row as long as there is the file `slow`."""
+    """`fast` writes an exchange; `slow` takes 80 ms for a row, 2.4 s for an epoch, while there is the file `slow`."""
 
     def sleeps(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -29,7 +30,7 @@ def consumed(lab: JobHarness, limit: int | str, slow: Path, **settings: Any) -> 
     job = sx.Job(lab.spark, "held", state=lab.folder / "state", heartbeat="1 s", **settings)
     x = job.exchange("x", partitions=2, max_in_flight=limit)
     job.add("fast", x.write(lab.source(counts="600", max_rows_per_epoch=50)))
-    read = x.read("x-in", max_rows_per_epoch=120)
+    read = x.read("x-in", max_rows_per_epoch=60)
     lab.add(job, read.mapInArrow(sleeps, read.schema), query="slow", out="out")
     return job
 
@@ -39,7 +40,8 @@ def consumed(lab: JobHarness, limit: int | str, slow: Path, **settings: Any) -> 
 def test_u7_a_held_producer_names_its_consumer_and_its_line(lab: JobHarness) -> None:
     slow = lab.folder / "slow"
     slow.touch()
-    job = consumed(lab, 100, slow, stall_after="5 s", metrics=True)
+    sees = not is_connect(lab.spark)  # a client asks no JVM what a consumer does
+    job = consumed(lab, 100, slow, metrics=True, **({"stall_after": "5 s"} if sees else {}))
     job.start()
     reason = re.compile(r"held back by query 'slow': 1\d\d of 100 rows in exchange 'x'")
     until(lambda: reason.fullmatch(job.snapshot().query("fast").reason), "it says why it stands still", 60)
@@ -63,15 +65,20 @@ def test_u7_a_held_producer_names_its_consumer_and_its_line(lab: JobHarness) -> 
     def incidents() -> list[IncidentRow]:
         return lab.ledger.table(IncidentRow).rows([("type", "in", ["backpressure", "stall", "slow", "behind"])])
 
-    until(incidents, "an incident", 60)
+    def line() -> IncidentRow | None:
+        # On a busy machine a first look may find the consumer while Spark starts its Python worker; others follow.
+        return next((row for row in incidents() if "function" in row.labels), None)
+
+    found = until(line, "an incident with a line", 60) if sees else None
     slow.unlink()
     assert job.await_termination(120).finished
     assert lab.numbers() == expected(600)
-    (found,) = {row.incident_id: row for row in incidents()}.values()
-    assert found.type == "backpressure" and "query 'fast'" in found.operator
-    assert (found.labels["type"], found.labels["origin"]) == ("USER_CODE", "user")
-    assert found.labels["function"] == "sleeps" and found.labels["file"].endswith("test_backpressure.py")
-    assert "that query is in a function at" in found.what and found.evidence["stacks"]
+    told = {(row.type, "query 'fast'" in row.operator) for row in incidents()}
+    assert told == ({("backpressure", True)} if sees else set())
+    if found is not None:
+        assert (found.labels["type"], found.labels["origin"]) == ("USER_CODE", "user")
+        assert found.labels["function"] == "sleeps" and found.labels["file"].endswith("test_backpressure.py")
+        assert "that query is in a function at" in found.what and found.evidence["stacks"]
     states = lab.ledger.table(ExecutionStateRow).rows([("operator", "=", "fast")])
     said = [row.reason for row in sorted(states, key=lambda row: row.since)]
     assert any(map(reason.fullmatch, said)) and said[-1] == ""

@@ -13,6 +13,7 @@ from spark_ext.exchange.positions import Front, advance
 from spark_ext.jobs.checkpointing.savepoints import Cutting, Member, describe
 from spark_ext.jobs.composition import Composition, Gate
 from spark_ext.jobs.linking.exchanges import Exchanges, Link
+from spark_ext.jobs.linking.inboxes import Inboxes
 from spark_ext.jobs.starting import changing
 from spark_ext.jobs.starting.flow import restarted_exchanges
 from spark_ext.ledger import Incarnation, Ledger, LedgerWriter, start_incarnation
@@ -40,7 +41,9 @@ class Job:
         context = replace(Bench(folder).context, incarnation=Incarnation("lab", "job-id", 1, 1, start=7))
         link = Link("x", "arrow", str(folder / "x"), {"x-in": "c"})
         self.graph, self.over = graph, sealed
-        self.exchanges = Exchanges(context, execution_of((), graph), [link], lambda _: self.over, {}, lambda _: None)
+        execution = execution_of((), graph)
+        inboxes = Inboxes(context, execution, ())
+        self.exchanges = Exchanges(context, execution, [link], lambda _: self.over, {}, lambda _: None, inboxes)
         self.producer.register("x-in", "c")
         self.ends = [self.producer.write(number, 1, 1) + 1 for number in range(40)]
         if sealed:
@@ -137,7 +140,8 @@ def test_a_reset_abandons_gated_output_before_readers_start(tmp_path: Path, rele
         graph = JobGraph((QueryNode("a"), QueryNode("c"), QueryNode("p", after=("a",))))
         execution = execution_of((), graph, {"p": ("a",)})
         restarted = restarted_exchanges([gate], JobMemory.read(ledger))
-        exchanges = Exchanges(context, execution, [link], lambda _: False, restarted, lambda views: None)
+        inboxes = Inboxes(context, execution, ())
+        exchanges = Exchanges(context, execution, [link], lambda _: False, restarted, lambda views: None, inboxes)
         exchanges.register()
         assert not exchanges.ended_readers
         begin = Front(log.look().passes_over(0) or 0, (0, 0))

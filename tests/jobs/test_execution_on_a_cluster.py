@@ -110,7 +110,6 @@ spark.stop()
 """
 
 
-@pytest.mark.core
 @pytest.mark.cluster
 @pytest.mark.slow(70, "starts a cluster without workers, and adds one")
 def test_l8_a_cluster_without_workers_and_a_query_held_by_one(tmp_path: Path) -> None:

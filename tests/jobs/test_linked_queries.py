@@ -207,7 +207,6 @@ def test_a_reader_that_left_is_named_until_it_is_forgotten(lab: JobHarness) -> N
         job("a", "c").run(progress=False)
 
 
-@pytest.mark.core
 def test_x1_p7_a_new_consumer_reads_all_of_a_finished_producer(lab: JobHarness) -> None:
     """With `keep`; also when the producer is no longer in the job."""
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ext.checkpoints.savepoint import MANIFEST
+from spark_ext.checkpoints.savepoint import MANIFEST, retained_folder
 from spark_ext.errors import StateError
-from spark_ext.jobs.checkpointing.retained import release_old, retained, retained_folder, unused_number
+from spark_ext.jobs.checkpointing.retained import release_old, retained, unused_number
 from spark_ext.ledger import Incarnation
 from spark_ext.ledger.schema import CheckpointRow
 from tests.support.refusals import refused

@@ -76,7 +76,6 @@ class Stopping:
         return operators.stopped_at(self.flags, point, how)
 
 
-@pytest.mark.core
 @pytest.mark.slow(40, "a job is stopped at three points, and once by a frozen process")
 def test_l6_what_holds_a_query_is_found_by_its_stacks(spark: SparkSession, tmp_path: Path) -> None:
     # Longer than an epoch on a busy machine: what is tested is the verdict, not the time.

@@ -39,7 +39,7 @@ class Recording:
         monkeypatch.setattr(CLASSIC, "frame", lambda _: SimpleNamespace(sparkSession=None))
         self.bench = Bench(folder)
         self.action: Callable[[], object] = lambda: None
-        exchanges: Any = SimpleNamespace(links=(), with_cut=self._given)
+        exchanges: Any = SimpleNamespace(links=(), with_cut=self._given, hold=lambda *_: None)
         execution, ledger = execution_of([self.bench.run]), cast(Any, self.bench.ledger)
         savepoints = Savepoints(self.bench.context, ledger, execution, exchanges, lambda: 7)
         place = None if kept is None else str(kept)

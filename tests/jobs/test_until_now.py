@@ -109,7 +109,6 @@ def test_the_last_run_over_a_source_of_sparks_own_ends(lab: JobHarness) -> None:
     assert written() == [1, 2], "what has finished reads nothing"
 
 
-@pytest.mark.core
 @pytest.mark.slow(20, "three runs of two queries")
 def test_the_last_run_reads_what_waits_for_others_before_the_end(lab: JobHarness) -> None:
     def job() -> Job:
@@ -126,7 +125,6 @@ def test_the_last_run_reads_what_waits_for_others_before_the_end(lab: JobHarness
     assert written(lab, "first") == [1, 3] and written(lab, "second") == [2]
 
 
-@pytest.mark.core
 @pytest.mark.slow(30, "two runs of four queries")
 def test_paused_input_is_left_to_a_later_run_the_rest_is_read(lab: JobHarness) -> None:
     hourly = Hourly(lab)
@@ -155,7 +153,6 @@ def test_paused_input_is_left_to_a_later_run_the_rest_is_read(lab: JobHarness) -
     assert written(lab, "paused") == [1, 2] and lab.numbers() == expected(20)
 
 
-@pytest.mark.core
 @pytest.mark.slow(30, "five runs")
 def test_a_source_without_new_rows_does_not_hold_windows_back(lab: JobHarness) -> None:
     """Each has its own watermark, which goes on from run to run."""

@@ -78,8 +78,14 @@ def test_why_a_start_takes_long_or_tasks_wait() -> None:
     assert state_after(*[look(Phase.EPOCH, waits)] * 2).reason == (
         "1 task without a slot: all 2 are taken by other queries and jobs"
     )
-    free = look(Phase.EPOCH, waits, cluster=Cluster(1, 2, 1))
-    assert "1 of 2 are taken" in state_after(free, free).reason
+
+
+def test_l8_a_wait_beside_free_slots_is_the_systems_only_when_it_lasts() -> None:
+    looks = [look(Phase.EPOCH, Tasks(waiting=1), seconds=half / 2, cluster=Cluster(1, 2, 1)) for half in range(11)]
+    assert state_after(*looks[:-1]).state is State.DEPLOYING
+    shown = state_after(*looks)
+    assert (shown.state, shown.since) == (State.SCHEDULING, T0)
+    assert "1 of 2 are taken" in shown.reason
 
 
 @pytest.mark.parametrize("settled", [False, True])

@@ -69,6 +69,8 @@ REQUESTS = "/venv/lib/python3.11/site-packages/requests/api.py:3:get"
 OWN_READER = "/x/spark_ext/sources/files/read.py:3:rows"
 PYTHON_STREAMING = "org.apache.spark.sql.execution.python.streaming.PythonStreaming"
 ROCKS = "org.rocksdb.RocksDB.get(Native Method)"
+OF_JDK = "java.base@17.0.13+11/java.lang.ProcessHandleImpl.isAlive0(Native Method)"
+CREATES_WORKER = "org.apache.spark.SparkEnv.createPythonWorker(SparkEnv.scala:173)"
 KAFKA = "org.apache.spark.sql.kafka010.consumer.KafkaDataConsumer.get(K.scala:3)"
 METADATA_LOG = "org.apache.spark.sql.execution.streaming.HDFSMetadataLog.add(H.scala:1)"
 CALLED = Thread("t", threads_of(dump([*MINE, f"{SPARKS}/sql/utils.py:160:call"]))[0].frames)
@@ -110,6 +112,8 @@ EPOCH, PLANNING = Phase.EPOCH, Phase.PLANNING
         (EPOCH, taken(tasks=(ROCKS, "a.b.C.d(C.java:1)")), "USER_CODE user", "a.b.C.d"),
         (EPOCH, taken(tasks=(ROCKS,)), "SYSTEM spark", "state store"),
         (EPOCH, taken(tasks=(KAFKA,)), "SOURCE library", "Kafka"),
+        # A method of the JDK says less than who called it.
+        (EPOCH, taken(tasks=(OF_JDK, CREATES_WORKER)), "SYSTEM spark", "SparkEnv.scala, line 173"),
         # A process that is frozen writes no stack.
         (PLANNING, taken(PLANNER), "SYSTEM spark", "planner of 'in'"),
         (EPOCH, taken(worker(), tasks=(PYTHON_RUNNER,)), "SYSTEM spark", "does not answer"),
@@ -181,8 +185,15 @@ def test_cpu_time_is_progress_and_waking_up_is_some(cpu: float, switches: int, e
 
 def test_another_process_or_a_task_that_computes_is_progress() -> None:
     assert moves(Sample(), Sample((worker(),)), 1.0) == Moves.YES
-    computes = java("a.b.C.loop(C.java:3)", state="RUNNABLE")
-    assert moves(Sample(tasks=(computes,)), Sample(tasks=(computes,)), 1.0) == Moves.YES
+    for method in (
+        "org.apache.spark.network.util.JavaUtils.digestToHexString(JavaUtils.java:781)",
+        "a.b.C.loop(C.java:3)",
+    ):
+        computes = java(method, state="RUNNABLE")
+        assert moves(Sample(tasks=(computes,)), Sample(tasks=(computes,)), 1.0) == Moves.YES
+    # Spark's own frames, behind one of the JDK, which a thread dump names with its module and version.
+    runner = java("java.base@17.0.13+11/sun.nio.ch.EPoll.wait(Native Method)", PYTHON_RUNNER, state="RUNNABLE")
+    assert moves(Sample(tasks=(runner,)), Sample(tasks=(runner,)), 1.0) == Moves.NOT
     reads = java("sun.nio.ch.SocketDispatcher.read0(Native Method)", state="RUNNABLE")
     assert moves(Sample(tasks=(reads,)), Sample(tasks=(reads,)), 1.0) == Moves.NOT
     assert moves(Sample(tasks=(reads,)), Sample(tasks=(java("a.b.C.next(C.java:9)"),)), 1.0) == Moves.YES

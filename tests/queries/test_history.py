@@ -13,6 +13,7 @@ from spark_ext.queries import history as module
 from spark_ext.queries.history import CommittedEpoch, EpochHistory, Figures, vitals
 from spark_ext.queries.run import QueryRun
 from spark_ext.spark.watching.query_events import Hint, SourceReport
+from spark_ext.views.snapshot import InboxSnapshot
 from tests.queries.fakes import Clock
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
@@ -139,8 +140,15 @@ def test_each_query_says_what_is_known_of_it() -> None:
     both = {"in": SourceReport(7, 0, 12.5), "other": SourceReport(None, 3, 12.5)}
     writes = Figures()
     writes.filled("x", Level(rows=3, bytes=40, stored=500, slowest="reader"))
+    reads = Figures()
+    inbox = InboxSnapshot(
+        name="i", gateways={"sealed": 1}, accepted=1, acknowledged=1, repeats=0, conflicts=0, old=0, rejected={},
+        bytes=0, max_bytes=0, oldest_s=None, ack_p50_ms=None, ack_p99_ms=None,
+    )  # fmt: skip
+    reads.arrived(inbox)
     found = vitals(
         [
+            ("reads", reads),
             ("quiet", Figures()),
             ("writes", writes),
             ("half", Figures(reported=both, watermark="1970-01-01T00:00:00.000Z")),
@@ -152,6 +160,7 @@ def test_each_query_says_what_is_known_of_it() -> None:
         "half": {"lag": {"in": [7, 12_500]}, "complete": False},
         "whole": {"lag": {"in": [9, 20_000]}, "complete": True},
         "writes": {"exchange": ["x", 3, 40, 500]},
+        "reads": {"inboxes": [inbox.to_json()]},
         "timed": {"watermark": 1_767_225_600_000, "newest_row": 1_767_225_610_000},
     }
     assert json.loads(json.dumps(found)) == found

@@ -1,6 +1,7 @@
 """The page in a real browser: what it shows, that hostile names stay text, the keyboard, and what axe-core finds."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,14 @@ def page(chromium: Any) -> Iterator[Any]:
     yield made
     context.close()
     assert problems == []
+
+
+@contextmanager
+def serving(page: Any, state: str) -> Iterator[ControlServer]:
+    """A server that the page leaves first: a stream that is cut off would be an error in its console."""
+    with ControlServer(state) as found:
+        yield found
+        page.goto("about:blank")
 
 
 def enter(page: Any, server: ControlServer, token: str | None = None) -> None:
@@ -191,7 +200,7 @@ def test_what_an_observer_watches_has_no_buttons(page: Any, tmp_path: Path) -> N
     ledger = Ledger(str(tmp_path / "state"))
     incarnation = start_incarnation(ledger, "nightly", kind=OBSERVER)  # this process stands for it, and runs
     LedgerWriter(ledger, incarnation).append(state_row("RUNNING", "prices", datetime.now(timezone.utc)))
-    with ControlServer(ledger.uri) as server:
+    with serving(page, ledger.uri) as server:
         enter(page, server)
         page.get_by_role("link", name="prices", exact=True).wait_for()
         assert page.get_by_role("button", name="Pause").count() == 0
@@ -206,7 +215,7 @@ def test_a_silent_driver_is_not_taken_for_a_running_one(page: Any, tmp_path: Pat
     heartbeat = Heartbeat(made.path, made.incarnation)
     at = datetime.now(timezone.utc) - timedelta(minutes=5)
     heartbeat.beat(at)
-    with ControlServer(made.path) as server:
+    with serving(page, made.path) as server:
         enter(page, server)
         assert f"No heartbeat since {at:%Y-%m-%d %H:%M:%S} UTC" in page.locator(".trouble pre").inner_text()
         heartbeat.beat()
@@ -315,7 +324,7 @@ def test_everything_is_reached_and_done_with_the_keyboard(page: Any, server: Con
 def test_a_table_of_many_rows_has_only_those_that_can_be_seen(page: Any, tmp_path: Path) -> None:
     from benchmarks.page import made
 
-    with ControlServer(made(tmp_path / "state", queries=500, epochs=2_000)) as server:
+    with serving(page, made(tmp_path / "state", queries=500, epochs=2_000)) as server:
         enter(page, server)
         table = page.locator("table.virtual")
         assert table.get_attribute("aria-rowcount") == "501"

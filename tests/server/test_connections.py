@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+import psutil
 import pytest
 
 from spark_ext.clients.listener import Listener
@@ -79,6 +80,19 @@ def test_unread_answers_without_a_token_keep_nobody_out(served: Served) -> None:
         with connect(port_of(served), b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") as asking:
             assert b" 200 " in asking.recv(100)
         assert not is_closed(follower)
+
+
+def test_answers_that_are_not_read_are_not_kept(state: State) -> None:
+    asset = b"GET /page/plots.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with serving(state, limits=Limits(unread_seconds=0.1)) as own, connect(port_of(own), asset * 1_000) as deaf:
+        port, of_client = port_of(own), deaf.getsockname()[1]
+
+        def kept() -> bool:
+            held = psutil.Process().net_connections("tcp")
+            return any((one.laddr.port, one.raddr and one.raddr.port) == (port, of_client) for one in held)
+
+        assert b" 200 " in deaf.recv(100)
+        until(lambda: not kept(), "the connection is cut off", 60)
 
 
 @pytest.mark.parametrize("before", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["first", "second"])

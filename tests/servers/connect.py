@@ -27,7 +27,11 @@ _SETTINGS: Final = {
     FILE_MANAGER: local_files(),
     **cheap_jvm.SHORT,
 }
-_LOCAL: Final = {"spark.python.daemon.module": "tests.support.daemon"}
+_LOCAL: Final = {
+    "spark.python.daemon.module": "tests.support.daemon",
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "36500d",  # as `sx.session` sets both
+    "spark.executor.heartbeat.maxFailures": "1000000",
+}
 _ON_CLUSTER: Final = {"spark.executor.memory": "512m"}
 STARTS_WITHIN: Final = 180.0  # s, on a busy machine
 _ROOT: Final = Path(__file__).parents[2]

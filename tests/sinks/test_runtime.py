@@ -13,7 +13,7 @@ from spark_ext.model.commits import Claim, CommitOutcome, Epoch, Task
 from spark_ext.model.identity import OPTION, OUTSIDE, Identity
 from spark_ext.model.offsets import SourceOffset
 from spark_ext.sinks.contract import TwoPhaseCommitSink
-from spark_ext.sinks.runtime import position
+from spark_ext.sinks.runtime import position, writer
 from spark_ext.sinks.runtime.position import NAME, Position, refuse_other_uid, remember, remembered
 from spark_ext.sinks.runtime.writer import EpochWriter, Written, identity_of
 from spark_ext.storage import StoreFolder, filesystem_of
@@ -132,14 +132,31 @@ def test_only_the_first_epoch_that_carries_it_has_it(kind: type[Recorder], empty
         place.write_text("\n".join(["v1", "{}", *map(json.dumps, offsets)]))
     sink = kind({"uid": "out", OPTION: Identity("lab", "id", "q", str(tmp_path), str(checkpoint), 1, 1, 5).encode()})
     sink.calls = []
-    writer = EpochWriter(sink, SCHEMA)
+    made = EpochWriter(sink, SCHEMA)
     for epoch in range(len(barriers)):
-        writer.commit([Written("query-id", epoch, 0, None)], epoch)
+        made.commit([Written("query-id", epoch, 0, None)], epoch)
     others = [("check", epoch, None) for epoch in (0, 1, 3, 4, 5)]
     assert sink.calls == [*others[:2], (empty, 2, 4), *others[2:]]
     sink.calls.clear()
-    writer.commit([Written("query-id", 2, 1, "rows")], 2)
+    made.commit([Written("query-id", 2, 1, "rows")], 2)
     assert sink.calls == [("commit", 2, 4)], "repeated, with rows"
+
+
+@pytest.mark.parametrize("syncs", [True, False])
+def test_g1_an_epoch_is_durable_before_the_target_has_it_and_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: bool
+) -> None:
+    """With an inbox: what the tasks and Spark have written before the commit, and what the commit has written after."""
+    checkpoint = str(tmp_path / "queries" / "q" / "checkpoint")
+    mine = Identity("lab", "id", "q", "state", checkpoint, 1, 1, 5, syncs=syncs)
+    sink, done = Recorder({"uid": "out", OPTION: mine.encode()}), list[object]()
+    sink.given = {**sink.given, "Path": "table", "bad_rows_path": ""}
+    monkeypatch.setattr(sink, "calls", done, raising=False)
+    monkeypatch.setattr(writer, "sync_systems", done.append)
+    monkeypatch.setattr(writer, "remember", lambda *_: done.append("counts"))
+    EpochWriter(sink, SCHEMA).commit([Written("query-id", 0, 1, "rows")], 0)
+    synced = [{"state", "table"}] if syncs else []
+    assert done == [*synced, ("commit", 0, None), *synced, "counts"]
 
 
 class Passing(Recorder):
@@ -161,10 +178,10 @@ def test_an_epoch_without_rows_is_committed_for_a_later_watermark(tmp_path: Path
     sink = Passing(given)
     sink.calls = []
     times = StructField("ts", TimestampType(), metadata={"spark.watermarkDelayMs": 1000} if marked else {})
-    writer = EpochWriter(sink, StructType([times]))
+    made = EpochWriter(sink, StructType([times]))
     for epoch in (0, 1, 2, 3, 3):
-        writer.commit([Written("query-id", epoch, 0, None)], epoch)
-    writer.commit([Written("query-id", 2, 0, "rows")], 2)
+        made.commit([Written("query-id", epoch, 0, None)], epoch)
+    made.commit([Written("query-id", 2, 0, "rows")], 2)
     late = ("commit", 3, 700)
     wanted = [("check", 0, None), ("commit", 1, 500), ("check", 2, None), late, late, ("commit", 2, 500)]
     never = [*(("check", epoch, None) for epoch in (0, 1, 2, 3, 3)), ("commit", 2, 0)]

@@ -1,5 +1,6 @@
 """What is read from, and added to, the plans and messages of a client of Spark Connect; no server answers."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,3 +115,18 @@ def test_a_query_may_fail_with_a_session_of_its_own(kind: type[SparkConnectGrpcE
 def test_a_jvm_that_cannot_be_asked_is_not_a_silent_one() -> None:
     """A stall would be blamed on it: None is the answer of an executor that hangs."""
     assert CONNECT.diagnosis(SESSION).threads("driver") == []
+
+
+def test_a_report_says_what_one_of_the_jvm_says() -> None:
+    """A client's has offsets as text, and metrics as rows with a schema; a row may also be as the JVM has it."""
+    schema = {"type": "struct", "fields": [{"name": "event_time", "type": "long"}, {"name": "n", "type": "long"}]}
+    of_client = {
+        "batchId": 3,
+        "sources": [{"endOffset": '{"0": [1, 2]}', "numInputRows": 2}, {"endOffset": None, "numInputRows": 3}],
+        "observedMetrics": {"m": {"values": [7, None], "schema": schema}, "x": {"event_time": 8}},
+    }
+    query: Any = SimpleNamespace(recentProgress=[SimpleNamespace(batchId=3, json=json.dumps(of_client))])
+    (found,) = map(json.loads, CONNECT.recent_progress(query, 2))
+    assert found["observedMetrics"] == {"m": {"event_time": 7, "n": None}, "x": {"event_time": 8}}
+    assert found["sources"][0]["endOffset"] == {"0": [1, 2]} and found["numInputRows"] == 5
+    assert CONNECT.recent_progress(query, 3) == []

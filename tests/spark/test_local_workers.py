@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,12 +81,8 @@ def allowed() -> PySpy:
 def test_one_that_a_function_in_c_holds_is_read_from_outside(tmp_path: Path) -> None:
     reader = allowed()
     with process(tmp_path, HELD) as held:
+        until(lambda: [one for one in reader.threads(held.pid)[0] if one.frames[0].line == 6], "it is in C")
         threads, why = reader.threads(held.pid)
-        for _ in range(50):
-            if threads and threads[0].frames[0].line == 6:
-                break
-            time.sleep(0.1)
-            threads, why = reader.threads(held.pid)
         assert why == "" and len(threads) == 1
         inner = threads[0].frames[0]
         assert (inner.function, inner.line, inner.file) == ("held_in_c", 6, str(tmp_path / "held.py"))

@@ -85,6 +85,8 @@ def test_settings_of_a_session(spark: SparkSession) -> None:
         ("sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1)),
         ("sql.shuffle.partitions", "2"),
         ("driver.host", "127.0.0.1"),
+        ("storage.blockManagerHeartbeatTimeoutMs", "36500d"),
+        ("executor.heartbeat.maxFailures", "1000000"),
     ):
         assert spark.conf.get(f"spark.{name}") == value
     assert spark.sparkContext.uiWebUrl is None and spark.sparkContext.pythonExec == sys.executable

@@ -55,3 +55,4 @@ def test_command_line_settings_rank_between_session_and_program() -> None:
     assert made["spark.ui.enabled"] == "false"
     assert made["spark.master"] == CLUSTER
     assert "spark.app.name" not in made  # the program names its session
+    assert "spark.storage.blockManagerHeartbeatTimeoutMs" not in made  # its executors are other processes

@@ -107,7 +107,8 @@ CASES: dict[str, Callable[[Source, Path], Any]] = {
 
 
 def _held(job: sx.Job, source: Source, folder: Path, most: int) -> None:
-    held = job.exchange("held", partitions=2, max_in_flight=100)
+    # One partition: a reader that took all slots would be what the producer waits for.
+    held = job.exchange("held", partitions=1, max_in_flight=100)
     job.add("q", held.write(source(rate=200, limit=50)))
     read = held.read(f"{folder.name}-held", max_rows_per_epoch=most)
     job.add("slow", _noop(read.mapInArrow(operators.sleeps_for_each_row, read.schema)))

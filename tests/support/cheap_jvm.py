@@ -30,6 +30,9 @@ SHORT: Final = {
 }  # fmt: skip
 """Settings of a driver that is killed after a few epochs: it compiles no code, and serves no pages."""
 
+FORKS: Final = "SPARK_EXT_TESTS_FORKS"
+"""Environment variable: the socket at which a driver's Python processes are forked; see `tests.support.forks`."""
+
 _ROOT: Final = Path(__file__).parents[2]
 
 
@@ -71,10 +74,7 @@ def session(name: str, conf: Mapping[str, str]) -> SparkSession:
 def forking(*folders: Path) -> dict[str, str]:
     """Variables with which a driver forks its planners, which may import from `folders`; see `tests.support.forks`."""
     path = [_ROOT / "tests/support/planners", *folders, os.environ.get("PYTHONPATH", "")]
-    return {
-        "SPARK_EXT_TESTS_FORKS": f"spark-ext-tests-{uuid4()}",
-        "PYTHONPATH": os.pathsep.join(filter(None, map(str, path))),
-    }
+    return {FORKS: f"spark-ext-tests-{uuid4()}", "PYTHONPATH": os.pathsep.join(filter(None, map(str, path)))}
 
 
 def environment() -> dict[str, str]:

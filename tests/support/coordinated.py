@@ -20,6 +20,7 @@ from spark_ext.jobs.execution_graph import ExecutionGraph
 from spark_ext.jobs.latency import NoLatency
 from spark_ext.jobs.linking.exchanges import Exchanges
 from spark_ext.jobs.linking.gates import Gates
+from spark_ext.jobs.linking.inboxes import Inboxes
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.model.dag import JobGraph, QueryNode
@@ -94,7 +95,8 @@ def execution_of(
 
 
 def unlinked(context: JobContext, execution: ExecutionGraph) -> Exchanges:
-    return Exchanges(context, execution, (), lambda uid: False, {}, lambda views: None)
+    inboxes = Inboxes(context, execution, ())
+    return Exchanges(context, execution, (), lambda uid: False, {}, lambda views: None, inboxes)
 
 
 def coordinated(
@@ -114,6 +116,7 @@ def coordinated(
         request=EndRequest(context, execution),
         upkeep=Upkeep(context, ledger, execution.keep_registered),
         exchanges=exchanges,
+        inboxes=Inboxes(context, execution, ()),
         gates=Gates(context, execution, gates, build, begin),
         savepoints=savepoints,
         aligned=AlignedCheckpoints(context, execution, exchanges, savepoints),

@@ -14,6 +14,7 @@ import signal
 import socket
 import struct
 import sys
+from pathlib import Path
 
 
 def serve(name: str, jvm: int) -> None:
@@ -55,6 +56,7 @@ def import_all() -> None:
     import spark_ext.sources.datagen
     import spark_ext.sources.end_of_input
     import spark_ext.sources.exchange
+    import spark_ext.sources.http_ingest
     import spark_ext.sources.runtime.view  # noqa: F401
     import tests.support.daemon  # noqa: F401
 
@@ -77,6 +79,7 @@ def become(asking: socket.socket) -> None:
     os.chdir(start["directory"])
     module, *sys.argv[1:] = start["command"]
     sys.path[:] = [start["directory"], *start["path"]]  # `python -m` puts the working directory first
+    Path("/proc/self/comm").write_text(module[-15:])  # the name by which tests find it
     sys.modules.pop(module, None)  # as in a new process, where it is only `__main__`
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -14,7 +14,7 @@ from tests.support.waiting import until
 
 DOCS = Path(__file__).parents[2] / "docs"
 GALLERY = DOCS.parent / "examples" / "gallery"
-GALLERY_OF_SERVERS = ("kafka_to_postgres", "object_store")  # its programs that need a server
+GALLERY_OF_SERVERS = ("kafka_to_postgres", "object_store", "redeliver_github")  # its programs that need a server
 
 
 def read(name: str) -> str:

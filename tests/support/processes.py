@@ -36,7 +36,15 @@ class Member:
     @property
     def is_python_worker(self) -> bool:
         """Whether it is one of Spark's Python processes, and not pyspark's shell script that starts the JVM."""
-        return (" -m pyspark." in self.command or self._is_forked) and not self.is_jvm
+        known = " -m pyspark." in self.command or " -m spark_ext.spark.watching.worker_daemon " in self.command
+        return (known or self._is_forked) and not self.is_jvm
+
+    @property
+    def plans(self) -> bool:
+        """Whether it is Spark's process that plans epochs of a Python source."""
+        with suppress(psutil.NoSuchProcess):
+            return "streaming_source" in self.command or self.process.name().endswith("source_runner")
+        return False
 
     @property
     def _is_forked(self) -> bool:

@@ -21,6 +21,7 @@ import spark_ext as sx
 from tests.failures.corpus import case
 from tests.failures.running import fails, into_noop, kept_noop, numbers, ran
 from tests.support.disks import small_disk
+from tests.support.waiting import until
 
 
 @case("resources.broadcast_table", "RESOURCE", "spark", "stop")
@@ -173,10 +174,7 @@ def meanwhile(folder: Path, act: Callable[[], object]) -> Iterator[None]:
     """Do something once the file `begun` is there."""
 
     def run() -> None:
-        for _ in range(400):
-            if (folder / "begun").exists():
-                break
-            time.sleep(0.05)
+        until((folder / "begun").exists, "the first row")
         act()
 
     thread = threading.Thread(target=run)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,28 @@ def test_a_backup_that_lacks_nothing_of_the_job_is_accepted(path: Path, tmp_path
     shutil.rmtree(path)
     shutil.copytree(tmp_path / "backup", path)
     driver.put(1, previous=0)
+    assert ids(path) == [0, 1]
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"")])
+@pytest.mark.parametrize("options", [{}, {"mode": "upsert", "key": "id"}])
+def test_a_power_failure_that_took_rows_of_the_newest_epoch_is_noticed(
+    path: Path, damage: Callable[[Path], object], options: dict[str, str]
+) -> None:
+    driver = Start(path, options=options)
+    driver.begin()
+    driver.put(0)
+    before = set(path.glob("*.parquet"))
+    driver.put(1)
+    version = DeltaTable(path).version()
+    (newest,) = set(path.glob("*.parquet")) - before
+    damage(newest)
+    again = Start(path, incarnation=2, options=options)
+    with pytest.raises(StateError, match=f"version {version} of the table has lost rows: its file {newest.name}"):
+        again.begin()
+    (path / "_delta_log" / f"{version:020}.json").unlink()  # as the error says
+    again.begin()
+    again.put(1)
     assert ids(path) == [0, 1]
 
 

@@ -90,15 +90,16 @@ class ThreeStages(SourceWorld):
 
 @pytest.mark.core
 class TestHybrid(SourceContract):
-    @pytest.fixture
-    def world(self, tmp_path: Path) -> SourceWorld:
-        return LogWorld(tmp_path / "in")
+    @pytest.fixture(scope="class")
+    def world(self, tmp_path_factory: pytest.TempPathFactory) -> SourceWorld:
+        return LogWorld(tmp_path_factory.mktemp("hybrid") / "in")
 
 
+@pytest.mark.slow(0.2, "19 tests, each of which reads a Delta table, a log and files")
 class TestHybridOfThree(SourceContract):
-    @pytest.fixture
-    def world(self, tmp_path: Path) -> SourceWorld:
-        return ThreeStages(tmp_path)
+    @pytest.fixture(scope="class")
+    def world(self, tmp_path_factory: pytest.TempPathFactory) -> SourceWorld:
+        return ThreeStages(tmp_path_factory.mktemp("three"))
 
 
 class TestHybridInSpark(SourceQueryContract):

@@ -209,6 +209,20 @@ def test_a_pause_does_not_hold_up_a_barrier_or_a_drain(job: Job) -> None:
     assert job.log.offsets[-1].drained
 
 
+def test_a_drain_that_takes_several_epochs_outlives_a_restart_of_the_query(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = False
+    monkeypatch.setattr(Memory, "drained", lambda self, unread: ends)
+    job.ledger.accept("drain", "job")
+    job.epoch()
+    assert job.log.offsets[-1].control == 1 and not job.log.offsets[-1].ended
+    ends = True
+    job.start()
+    job.epoch()
+    assert job.log.offsets[-1].drained
+
+
 def test_the_querys_interval_precedes_the_jobs_and_the_given_one(tmp_path: Path) -> None:
     job = Job(tmp_path, interval_ms=1_000)
 

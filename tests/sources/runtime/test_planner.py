@@ -3,6 +3,7 @@
 import inspect
 import json
 import time
+from collections.abc import Collection
 
 import hypothesis.strategies as st
 import pytest
@@ -116,6 +117,35 @@ def test_the_interval_delays_no_drain_end_or_available_now_run() -> None:
     at_once.prepare_available_now()
     log = ran(at_once)
     assert rows_of(log.read()) == {"a": [0, 1, 2]}
+
+
+class Promising(Memory):
+    """Ends in a drain only once its channels have been read to their ends."""
+
+    asked: int
+
+    def drained(self, unread: Collection[str]) -> bool:
+        self.asked += 1
+        self.store.ends = True  # nobody sends any more
+        return self.asked > 1 and not unread
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_source_may_read_on_in_a_drain_until_it_has_read_what_it_has_promised(now: bool) -> None:
+    ledger, log, store = FakeLedger(), Log(), Store({"a": 5}, ends=False)
+    source = Promising({"uid": "s", "max_rows_per_epoch": "2", "discovery_interval": "0"})
+    source.store, source.always_bounded, source.asked = store, False, 0
+    planning = Planner(source, registration(), ledger)
+    if now:
+        planning.prepare_available_now()
+    log.plan(planning)
+    ledger.accept("drain", "job")
+    store.rows["b"] = 3  # an AvailableNow run had left this to the next one
+    for _ in range(20):
+        planned = log.plan(planning)
+        assert planned is not None or log.offsets[-1].ended or planning.rationed_s > 0 or not now, "its run would end"
+    assert log.offsets[-1].drained
+    assert rows_of(log.read()) == all_rows(store.rows)
 
 
 def test_a_drain_ends_the_source_where_it_stands() -> None:
