@@ -78,6 +78,8 @@ chaos: .venv/.test java .venv/.prepared
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos.savepoints)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos.control)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos.downtime)
+	@$(if $(ARGS),,$(BIN)/python -m tests.chaos.push)
+	@$(if $(ARGS),,$(BIN)/python -m tests.chaos.unsynced)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos)
 
 histories: .venv/.test java .venv/.prepared
