@@ -205,8 +205,10 @@ def problems(found: Downtime, types: dict[str, str], injected: list[Injected]) -
     if len(wrong) * EVERY > 0.01 * whole:
         out.append(f"{len(wrong) * EVERY:.1f} s of {whole:.1f} s belong to something else than was injected:")
         out += [f"{_clock(at)}: {kind or 'up'}, and not {' or '.join(wanted)}" for at, kind, wanted in wrong]
-    for one in injected:
-        inside = [piece for piece in downs if one.since - SLACK / 2 <= piece.since.timestamp() < one.until]
+    for one, after in zip(injected, [*injected[1:], None], strict=True):
+        # A driver that is killed is down since its last sign of life, which may be before the end of this one.
+        end = one.until if after is None else min(one.until, after.since - SLACK / 2)
+        inside = [piece for piece in downs if one.since - SLACK / 2 <= piece.since.timestamp() < end]
         who = f"{one.kinds} at {_clock(one.since)}"
         kinds = {types.get(piece.incident) for piece in inside}
         out += [f"{who}: no downtime of {kind}" for kind in one.kinds if kind not in kinds]
