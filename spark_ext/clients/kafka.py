@@ -57,7 +57,7 @@ _NO_MESSAGE: Final = frozenset(  # librdkafka's names of the errors that every r
 )
 
 # Errors of a partition that was just created, or whose leader has just changed or returned.
-_SETTLING: Final = frozenset(
+SETTLING: Final = frozenset(
     [
         *("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_LEADER_EPOCH", "FENCED_LEADER_EPOCH"),
         *("OFFSET_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART", "_NOENT"),
@@ -239,7 +239,7 @@ def offsets(
             found = {place: answered(answer, seconds + 1) for place, answer in asked.items()}
             return {(place.topic, place.partition): answer.offset for place, answer in found.items()}
         except kafka.KafkaException as problem:
-            if problem.args[0].name() not in _SETTLING or time.monotonic() > limit:
+            if problem.args[0].name() not in SETTLING or time.monotonic() > limit:
                 raise
             time.sleep(0.02)
     return {}

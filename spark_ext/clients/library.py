@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from spark_ext import masking
@@ -34,3 +35,17 @@ def filled(value: str, option: str, who: str) -> str:
         return os.environ[match[1]]
 
     return re.sub(r"\$\{(\w+)\}", variable, value)
+
+
+def referenced(value: str, option: str, who: str) -> str:
+    """A setting, or what it names if it is `env:NAME` or `file:PATH`: a secret, which is masked from then on."""
+    source, _, where = value.partition(":")
+    if source not in ("env", "file"):
+        return value
+    try:
+        found = os.environ[where] if source == "env" else Path(where).read_text(encoding="utf-8").rstrip("\n")
+    except (KeyError, OSError, UnicodeDecodeError):
+        what = f"the setting '{option}' is in {value}, which cannot be read"
+        raise refused(what, who, "set the variable, or provide the file, for the driver and the executors") from None
+    masking.remember(found)
+    return found
