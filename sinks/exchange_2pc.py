@@ -23,11 +23,11 @@ from pydantic import BeforeValidator, Field
 from spark_ext.errors import NOTHING_VISIBLE, DataError, StorageError, refused
 from spark_ext.exchange import decisions
 from spark_ext.exchange.descriptor import Descriptor, nullable
-from spark_ext.exchange.kinds import Kind, parts
+from spark_ext.exchange.kinds import parts
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import not_the_target
 from spark_ext.model.pressure import DEFAULT, in_flight
-from spark_ext.options import Milliseconds, Names
+from spark_ext.options import Milliseconds, Names, Pairs
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 from spark_ext.worker_internals import to_arrow_type
 
@@ -44,7 +44,8 @@ class ExchangeSinkOptions(SinkOptions):
     """Options of `exchange_2pc`."""
 
     path: str = Field(min_length=1)  # The exchange's folder: `exchanges/<name>` in the job's state directory
-    kind: Kind = "arrow"
+    kind: str = "arrow"
+    kind_options: Pairs = Field(default_factory=dict)  # Options of the kind, a JSON object. `Exchange.write` sets them
     partitions: int = Field(default=16, gt=0, le=MOST)  # Number of partitions. Fixed by the first start
     key: Names = ()  # Columns whose values decide to which partition a row goes; none: partitions are filled in turn
     partition_column: str = ""  # Holds each row's partition number; not stored. `Exchange.write` adds it
@@ -96,7 +97,7 @@ class ExchangeSink(TwoPhaseCommitSink):
 
     @cached_property
     def _parts(self) -> Parts:
-        return parts(self.options.kind, self.options.path, self._who)
+        return parts(self.options.kind, self.options.path, self._who, self.options.kind_options)
 
     def _log(self, epoch: Epoch) -> ExchangeLog:
         """The log as this process knows it from earlier epochs of this start."""
@@ -250,6 +251,7 @@ class ExchangeSink(TwoPhaseCommitSink):
             columns={"type": "struct", "fields": columns},
             max_in_flight=options.max_in_flight,
             keep=options.keep,
+            options=options.kind_options,
         )
 
     def _storage(self, what: str, problem: OSError, kept: str = NOTHING_VISIBLE) -> StorageError:

@@ -199,8 +199,8 @@ class EndOfInputReader(StreamReader):
     def _is_read(self) -> bool:
         """Whether the query writes an exchange whose rows have its watermark."""
         registration = registry.lookup(self._uid)
-        found = [] if registration is None else [parts(kind, path, self._uid) for kind, path, _ in registration.writes]
-        about = [one.master.describe() for one in found]
+        writes = () if registration is None else registration.writes
+        about = [parts(kind, path, self._uid, options).master.describe() for kind, path, options, _ in writes]
         return any(event_times(one.schema) for one in about if one is not None)
 
     @property

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import Field
 
 from spark_ext.errors import RESET, OffsetError, StateError, refused
-from spark_ext.exchange.kinds import Kind, opened, parts
+from spark_ext.exchange.kinds import opened, parts
 from spark_ext.exchange.positions import Front, advance, pieces, rows_before
 from spark_ext.model.offsets import Position
+from spark_ext.options import Pairs
 from spark_ext.sources.aligned import AlignedSource, Together
 from spark_ext.sources.contract import Channel, ChannelSource, Limit, SourceOptions
 
@@ -42,8 +43,10 @@ class ExchangeSourceOptions(SourceOptions):
 
     path: str = Field(min_length=1)
     """The exchange's folder: `exchanges/<name>` in the job's state directory."""
-    kind: Kind = "arrow"
+    kind: str = "arrow"
     """How the exchange is stored."""
+    kind_options: Pairs = Field(default_factory=dict)
+    """Options of the kind, a JSON object. `Exchange.read` sets them."""
     watermarks: str = ""
     """Columns that the producer's watermark is about, and its delay, ms, as JSON. `Exchange.read` sets it."""
 
@@ -87,7 +90,7 @@ class ExchangeSource(AlignedSource, ChannelSource):
 
     @cached_property
     def _parts(self) -> Parts:
-        return parts(self.options.kind, self.options.path, self._who)
+        return parts(self.options.kind, self.options.path, self._who, self.options.kind_options)
 
     def _described(self) -> Descriptor:
         if self._about is None:
@@ -186,7 +189,8 @@ class ExchangeSource(AlignedSource, ChannelSource):
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
         """The rows of a range of one partition."""
         # A task uses what the tasks before it in this process have left open; a log that was put back is read anew.
-        found = opened(self.options.kind, self.options.path, str(channel.data), self._who)
+        options = self.options
+        found = opened(options.kind, options.path, str(channel.data), self._who, options.kind_options)
         self._refuse_other(str(channel.data), found.master.describe())
         found.master.log.look()
         for piece in pieces(found.master.log.entry, int(channel.id), start, end, self._who):

@@ -35,7 +35,7 @@ _PASSWORD_IN_ADDRESS = re.compile(r"(://[^/@:]*:)(\S+)@")
 
 _SECRET = re.compile(
     r"passw(or)?d|passphrase|secret|token|credential|(api|access|account|private|encryption)[._-]?key|authorization|"
-    r"signature|jaas|dsn|sas$|storage_options",
+    r"signature|jaas|dsn|sas$|storage_options|key[._-]pem",
     re.IGNORECASE,
 )
 
@@ -273,6 +273,22 @@ class Options(BaseModel):
     def public(self) -> dict[str, Any]:
         """The options as plain values, secrets replaced by `***`: what may be stored in a table and shown."""
         return {name: self.shown(name, value) for name, value in self.model_dump(mode="json").items()}
+
+
+def literal_secrets(name: str, value: str) -> Iterator[str]:
+    """The secrets in the text of an option, also in a JSON object of settings; some may only refer to a secret."""
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if isinstance(found, dict):
+        for inner, one in found.items():
+            yield from literal_secrets(str(inner), one if isinstance(one, str) else json.dumps(one))
+    elif Options.is_secret(name) and value:
+        yield value
+    else:
+        yield from _secrets_of_address(value)
+        yield from passwords_in(value)
 
 
 def passwords_in(text: str) -> Iterator[str]:

@@ -115,6 +115,12 @@ class JobSettings(BaseModel):
     lag_interval: Milliseconds = 5_000
     """Maximum age of a source's lag before the source is asked again, also while no epoch runs. 0 means that it is
     asked whenever an epoch is planned."""
+    exchange_kind: str = "arrow"
+    """How exchanges are stored that name no kind: `arrow`, `delta`, `kafka`, or a kind of another package. One that
+    exists keeps its kind."""
+    exchange_options: Mapping[str, Any] = Field(default_factory=dict)
+    """Options of `exchange_kind`. They are stored with each exchange; a secret is named as `env:NAME`, `file:PATH` or
+    `${NAME}`."""
     storage_options: Mapping[str, str] = Field(default_factory=dict, repr=False)
     """Options of the object stores that the job uses, in delta-rs's names, for all processes of its session. They are
     never shown or stored. Options not given here are read from the environment (`AWS_...`)."""

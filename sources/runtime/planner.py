@@ -477,8 +477,8 @@ class Throttle:
     def _limited(self) -> list[tuple[str, Fill, FlightLimit]] | None:
         """The exchanges that have a limit; None as long as one of them is not there yet."""
         found = []
-        for kind, path, consumers in self._writes:
-            master = parts(kind, path, f"exchange {path}").master
+        for kind, path, options, consumers in self._writes:
+            master = parts(kind, path, f"exchange {path}", options).master
             about = master.describe()
             if about is None:
                 return None

@@ -1,5 +1,8 @@
 """What a kind of exchange implements: a master, a writer and a reader. This file is all that its author has to read.
 
+A kind is found by its name: a package registers its class, a subclass of `ExchangeKind`, as an entry point of the group
+`spark_ext.exchange_kinds`. docs/exchange-kinds.md shows a whole one.
+
 An exchange carries the rows of one query, its producer, to any number of others, its consumers. It outlives the
 producer: until rows are released, a consumer that comes late, or again, reads the same rows in the same order. It has
 a fixed number of partitions and a log; `entries.py` says what the log's entries are, `decisions.py` which may follow
@@ -10,7 +13,8 @@ Guaranteed by the callers:
 - `ExchangeWriter.write` runs on executors, once or more per task; everything else of a writer and the master runs on
   the driver's machine, in any process and at any time.
 - Only entries that a function of `decisions.py` returned are appended.
-- Rows are read only when an entry of the log names them, and never once they are released.
+- Rows are read only when an entry of the log names them, and never once they are released. A process looks at the log
+  before it reads an entry's rows.
 
 Required of a kind:
 
@@ -27,6 +31,10 @@ Required of a kind:
 - What `write` has stored is not read before an entry names it, and what no entry names may be deleted by `sweep` only
   after a claim.
 - `delete_released` passes `FailPoint.EXCHANGE_BEFORE_DELETING` before each of its steps.
+- The description is the file `exchange.json` in the exchange's folder (`place.DescribedPlace`): it tells whoever finds
+  the folder of which kind the exchange is. The kind `delta`, whose table has it, is the only exception.
+- Two exchanges in two folders share nothing, even if they have one id: a restore puts an exchange back beside the one
+  that it replaces. What is stored outside of the folder is named by a draw that is in the folder.
 - Storage that fails raises an OSError or a StorageError, whichever is at hand.
 
 `spark_ext.testing.exchange_contract` shows all this for any kind.
@@ -36,14 +44,20 @@ The three parts follow Flink's shuffle service (FLIP-31).
 
 from __future__ import annotations
 
+import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from spark_ext.errors import refused
 from spark_ext.exchange.descriptor import Descriptor
 from spark_ext.exchange.entries import Entry, EntryKind, LogState, Segment
 from spark_ext.exchange.positions import Piece
+from spark_ext.options import literal_secrets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -181,6 +195,35 @@ class ExchangeMaster(ABC):
         """
 
     @abstractmethod
+    def keep(self, segment: Segment, folder: str) -> None:
+        """Copy or link a segment into a savepoint, as the file `data/<segment.name>` of `segment.bytes` bytes.
+
+        It may be there already, from an attempt that was interrupted.
+
+        Raises:
+            FileNotFoundError: it was released meanwhile.
+            OSError, StorageError: it cannot be read or written.
+        """
+
+    @abstractmethod
+    def put_back(self, segment: Segment, folder: str) -> Segment:
+        """Store a segment that `keep` has written; returns it as this exchange names it from now on.
+
+        It is as durable as one that a task has written.
+
+        Raises:
+            OSError, StorageError: it cannot be read or written.
+        """
+
+    @abstractmethod
+    def delete(self) -> None:
+        """Delete what the exchange stores outside of its folder, which the caller deletes next; nothing reads it.
+
+        Raises:
+            OSError, StorageError: something cannot be deleted.
+        """
+
+    @abstractmethod
     def held(self) -> Held:
         """What it occupies.
 
@@ -231,3 +274,74 @@ class Parts:
     master: ExchangeMaster
     writer: ExchangeWriter
     reader: ExchangeReader
+
+
+NOTHING_STARTED: Final = "nothing was started"
+_REFERENCE: Final = re.compile(r"\$\{\w+\}|(env|file):.+")
+Self = TypeVar("Self", bound="KindOptions")
+
+
+class KindOptions(BaseModel):
+    """Options of a kind: a subclass declares them as fields. Without fields, the kind has none.
+
+    They are stored with the exchange, so a secret is named by its place: `env:NAME`, `file:PATH` or `${NAME}`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def parse(cls: type[Self], kind: str, given: Mapping[str, str], operator: str) -> Self:
+        """The options from their stored form.
+
+        Raises:
+            ConfigurationError: one is unknown, missing or invalid, or holds a secret itself.
+        """
+        for name, value in given.items():
+            for secret in literal_secrets(name, value):
+                if not _REFERENCE.fullmatch(secret):
+                    what = f"the option '{name}' of the exchange kind '{kind}' holds a secret, and would be stored"
+                    do = "name its place instead: env:NAME, file:PATH or ${NAME}"
+                    raise refused(what, operator, do, kept=NOTHING_STARTED)
+        try:
+            return cls.model_validate(given)
+        except ValidationError as problem:
+            first = problem.errors(include_url=False, include_input=False)[0]
+            name = str(first["loc"][0]) if first["loc"] else ""
+            do = f"use: {', '.join(sorted(cls.model_fields)) or 'none, as the kind has no options'}"
+            what = f"option '{name}' of the exchange kind '{kind}': {first['msg']}"
+            raise refused(what, operator, do, kept=NOTHING_STARTED) from None
+
+
+def as_text(options: Mapping[str, object]) -> dict[str, str]:
+    """Options as they are stored: text as it is, everything else as JSON."""
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
+
+
+def kind_options(operator: Mapping[str, str]) -> dict[str, str]:
+    """The options of the kind among those of a source or sink, by name in lower case."""
+    found: dict[str, str] = json.loads(operator.get("kind_options", "{}"))
+    return found
+
+
+OptionsOfKind = TypeVar("OptionsOfKind", bound=KindOptions)
+
+
+class ExchangeKind(ABC, Generic[OptionsOfKind]):
+    """A kind of exchange. Made once per process, without arguments."""
+
+    name: ClassVar[str]  # by which jobs ask for it; also that of its entry point
+    options_type: ClassVar[type[Any]] = KindOptions  # a subclass of `KindOptions`
+
+    @abstractmethod
+    def parts(self, place: str, options: OptionsOfKind, operator: str) -> Parts:
+        """The three parts of the exchange in a folder. Called by any process; cheap, and without any connection.
+
+        Args:
+            place: path or URI of the folder, which need not exist.
+            options: those of the kind; all processes are given the same.
+            operator: the exchange, for messages.
+
+        Raises:
+            ConfigurationError: the kind cannot store anything there.
+            EnvironmentProblem: a library is not installed.
+        """

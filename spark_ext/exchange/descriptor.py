@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from pyspark.sql.types import StructType, TimestampType
@@ -25,7 +25,7 @@ class Descriptor:
     name: str
     id: str  # drawn when the exchange is made: positions in one that was deleted mean nothing in the next of its name
     job_id: str  # the job that owns it; "" outside any
-    kind: str  # how it is stored: one of `kinds.KINDS`
+    kind: str  # how it is stored: the name of an `ExchangeKind`
     partitions: int  # Fixed: readers may be fewer or more, and rows are never distributed again
     key: tuple[str, ...]  # columns by which rows are distributed; empty: in turn
     columns: Mapping[str, Any]  # the schema of the rows in Spark's JSON form, all nullable
@@ -33,6 +33,7 @@ class Descriptor:
     """Rows, or a size as text, beyond which the producer waits for its consumers; None: it never waits. May be changed
     while the exchange is in use."""
     keep: int = 0  # time for which rows are kept at least, ms; may be changed while the exchange is in use
+    options: Mapping[str, str] = field(default_factory=dict)  # of its kind; without secrets; may be changed
 
     @property
     def schema(self) -> StructType:
@@ -46,7 +47,10 @@ class Descriptor:
 
     def to_json(self) -> str:
         """The form that is stored."""
-        return json.dumps({"version": VERSION, **asdict(self)})
+        out = {"version": VERSION, **asdict(self)}
+        if not self.options:
+            del out["options"]
+        return json.dumps(out)
 
     @classmethod
     def from_json(cls, text: str, who: str) -> Descriptor:
@@ -81,7 +85,8 @@ class Descriptor:
                 raise self._differs(f"column '{column}'", there.get(column, missing), asked.get(column, missing))
         if list(there) != list(asked):
             raise self._differs("the order of the columns", ", ".join(there), ", ".join(asked))
-        return replace(self, columns=wanted.columns, max_in_flight=wanted.max_in_flight, keep=wanted.keep)
+        changed = {name: getattr(wanted, name) for name in ("columns", "max_in_flight", "keep", "options")}
+        return replace(self, **changed)
 
     def _differs(self, what: str, there: str, asked: str) -> ConfigurationError:
         return ConfigurationError(

@@ -4,9 +4,9 @@ exchange.json   the description of the exchange
 log.json        the entries in flight, and the state of the log after them; see `inflight.py`
 data/           the segments that these entries name
 
-Segments are linked where that is possible, so a savepoint costs neither time nor space, and keeps its rows when the
-exchange releases them. An exchange that is put back has the id of the one that it was, because consumers' positions
-name it, in another job as well.
+A kind whose segments are files links them, so a savepoint costs neither time nor space; others copy them. Either way it
+keeps its rows when the exchange releases them. An exchange that is put back has the id of the one that it was, because
+consumers' positions name it, in another job as well.
 
 To put an exchange back in the place of another one, a restore first appends a claim to the log of that one, which keeps
 older drivers out, then puts this one back into a folder beside it, and exchanges the folders. A driver that was frozen
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -24,9 +25,10 @@ from typing import TYPE_CHECKING, Final
 from spark_ext.errors import StateError
 from spark_ext.exchange.descriptor import Descriptor
 from spark_ext.exchange.inflight import InFlightLog, in_flight, is_abandoned
-from spark_ext.exchange.kinds import parts
+from spark_ext.exchange.kinds import parts, parts_at
+from spark_ext.exchange.place import ABOUT
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.storage import Location, child, link
+from spark_ext.storage import Location
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from spark_ext.exchange.contract import ExchangeMaster
     from spark_ext.exchange.entries import Entry, LogState
 
-ABOUT: Final = "exchange.json"
 LOG: Final = "log.json"
 UNFINISHED: Final = ".being-put-back"
 """A file in the folder of an exchange while it is put back there: until it is gone, the folder may be emptied."""
@@ -76,7 +77,8 @@ def pin(master: ExchangeMaster, place: str, first: int, end: int, folder: str) -
         first = min(max(first, state.released), end)
     log = in_flight(about.id, state, _entries(master, state, first, end, about.who), first, end)
     for segment in log.segments:
-        link(child(place, "data", segment.name), child(folder, "data", segment.name))
+        master.keep(segment, folder)
+        reach(FailPoint.EXCHANGE_SEGMENT_KEPT)
     kept = Location.of(folder, {}).folder
     kept.write(ABOUT, about.to_json())
     kept.write(LOG, log.to_json())
@@ -120,26 +122,46 @@ def read_pinned(folder: str, who: str) -> Pinned:
     return Pinned(about, log)
 
 
-def put_back(folder: str, target: str, *, number: int, lineage: int, job_id: str, who: str) -> None:
-    """Make an exchange from what `pin` has written. Repeated, also after a crash, it is made once."""
+def put_back(
+    folder: str,
+    target: str,
+    *,
+    number: int,
+    lineage: int,
+    job_id: str,
+    who: str,
+    given: tuple[str, Mapping[str, str]] | None = None,
+) -> None:
+    """Make an exchange from what `pin` has written. Repeated, also after a crash, it is made once.
+
+    `given` is the kind that the job asks for, with its options, which replace those of an exchange of that kind.
+    """
     reach(FailPoint.EXCHANGE_BEFORE_PUT_BACK)
     pinned = read_pinned(folder, who)
     state, entries = pinned.log.continued(number, lineage, time.time_ns() // 1_000_000)
     wanted = replace(pinned.about, job_id=job_id)
+    if given is not None and given[0] == wanted.kind:
+        wanted = replace(wanted, options=given[1])
     if _is_there(wanted, target, number, lineage, who):
         return
     place = Location.of(target, {})
     local = place.local
+    if place.folder.find(ABOUT) is not None:
+        # What an unfinished attempt has stored elsewhere is known by its folder alone.
+        parts_at(target, who).master.delete()
     if local is not None:
         _empty(local)
     else:
         place.folder.delete_tree()
-    master = parts(wanted.kind, target, who).master
+    master = parts(wanted.kind, target, who, wanted.options).master
     master.register(wanted)
-    for segment in pinned.log.segments:
-        # Synced, as those of any entry are before it is written.
-        link(child(folder, "data", segment.name), child(target, "data", segment.name), durable=True)
-    master.log.seed(state, entries, "0")
+    # As durable as those of any entry are before it is written.
+    stored = {
+        at: replace(entry, segments=tuple(master.put_back(segment, folder) for segment in entry.segments))
+        for at, entry in entries.items()
+    }
+    reach(FailPoint.EXCHANGE_BEFORE_SEED)
+    master.log.seed(state, stored, "0")
     if local is not None:
         (local / UNFINISHED).unlink(missing_ok=True)
     reach(FailPoint.EXCHANGE_PUT_BACK)
@@ -150,7 +172,7 @@ def _is_there(wanted: Descriptor, target: str, number: int, lineage: int, who: s
     local = Location.of(target, {}).local
     if local is not None and (not local.exists() or (local / UNFINISHED).exists()):
         return False
-    master = parts(wanted.kind, target, who).master
+    master = parts_at(target, who).master
     about = master.describe()
     if about is None:
         if local is not None and any(local.iterdir()):

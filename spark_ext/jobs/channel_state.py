@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from spark_ext.errors import SparkExtError
-from spark_ext.exchange.kinds import kind_at, parts
+from spark_ext.exchange.kinds import described_at, parts
 from spark_ext.exchange.positions import Front, rows_after
 from spark_ext.ledger.columns import to_json
 from spark_ext.ledger.schema import FinishedRow
@@ -85,12 +85,12 @@ def _row(state: str, at: Any, epoch: int | None, lineage: int | None) -> dict[st
 def _in_flight(directory: str, name: str, offset: SourceOffset | None) -> Iterator[tuple[str, int | None]]:
     """Rows of an exchange by partition that a source has not committed; None: not known any more, as in a copy."""
     path, operator = f"{directory}/exchanges/{name}", f"exchange '{name}'"
-    master = parts(kind_at(path), path, operator).master
-    about = master.describe()
+    about = described_at(path, operator)
     if about is None or (offset is not None and offset.ended):
         return
     rows: tuple[int | None, ...] = (None,) * about.partitions
     with suppress(KeyError, SparkExtError):
+        master = parts(about.kind, path, operator, about.options).master
         state = master.log.look()
         front = Front(state.released, (0,) * about.partitions)
         if offset is not None and offset.running:

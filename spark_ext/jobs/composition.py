@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from spark_ext.control.log import ControlLog
 from spark_ext.errors import ConfigurationError
+from spark_ext.exchange.contract import as_text
+from spark_ext.exchange.kinds import checked_options
 from spark_ext.failures.classifier import load
 from spark_ext.ingest.description import InboxDescription
 from spark_ext.ingest.typed_rows import check_columns
@@ -306,6 +308,7 @@ def checked_job(
         do = "use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128"
         raise _refused(f"'{job}' cannot be a job's name", operator, do)
     settings = JobSettings.of(job, given)
+    checked_options(settings.exchange_kind, as_text(settings.exchange_options), f"{operator}, setting 'exchange_kind'")
     own = backend_of(spark).own_workers
     if not own and (settings.on_stall == "fail" or settings.stall_after is not None):
         name = "on_stall='fail'" if settings.on_stall == "fail" else "stall_after"

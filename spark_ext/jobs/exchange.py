@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.errors import ParseException
 
 from spark_ext.errors import ConfigurationError, refused
+from spark_ext.exchange.contract import as_text
 from spark_ext.exchange.descriptor import Descriptor, event_times, nullable
-from spark_ext.exchange.kinds import KINDS, parts
+from spark_ext.exchange.kinds import checked_options, described_at
 from spark_ext.model.pressure import in_flight
 from spark_ext.options import UID, milliseconds
 from spark_ext.queries.writer_checks import NOTHING_STARTED
@@ -46,7 +47,9 @@ class Exchange:
         *,
         partitions: int,
         key: Sequence[str],
-        kind: str,
+        kind: str | None,
+        options: Mapping[str, object],
+        default: tuple[str, Mapping[str, object]],
         max_in_flight: int | str | None,
         keep: str | int,
         schema: StructType | str | None,
@@ -55,8 +58,6 @@ class Exchange:
         """Unique in the job; also the uid of the sink that writes it."""
         self.path = f"{state.rstrip('/')}/exchanges/{name}"
         """Its folder in the job's state directory."""
-        self.kind = kind
-        """How it is stored."""
         self._spark = spark
         self._who = f"job '{job}', exchange '{name}'"
         if not UID.fullmatch(name):
@@ -64,13 +65,15 @@ class Exchange:
                 f"'{name}' cannot be an exchange's name",
                 "use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
             )
-        if kind not in KINDS:
-            raise self._refused(f"unknown exchange kind '{kind}'", f"use one of: {', '.join(KINDS)}")
+        self.kind, self.options = self._chosen(kind, as_text(options), default)
+        """How it is stored, and the options of that kind."""
         if any("," in column or column != column.strip() for column in key):
             raise self._refused(
                 "a column of the key has a comma in its name, or begins or ends with a blank", "rename it"
             )
-        self._options = {"path": self.path, "kind": kind}
+        self._options = {"path": self.path, "kind": self.kind}
+        if self.options:
+            self._options["kind_options"] = json.dumps(dict(self.options))
         try:
             self._writing = {"partitions": str(partitions), "key": ",".join(key), "keep": str(milliseconds(keep))}
         except ValueError as problem:
@@ -83,6 +86,19 @@ class Exchange:
         self._partitions = partitions
         self._schema = None if schema is None else nullable(parsed(schema, self._who))
         self._readers: dict[str, None] = {}
+
+    def _chosen(
+        self, kind: str | None, options: Mapping[str, str], default: tuple[str, Mapping[str, object]]
+    ) -> tuple[str, Mapping[str, str]]:
+        """The kind: the given one or, without one, that of the exchange which is there, else the default."""
+        if kind is None:
+            if options:
+                raise self._refused("options are given, and no kind", "name the kind whose options these are")
+            about = described_at(self.path, self._who)
+            kind, options = default[0], as_text(default[1])
+            if about is not None and about.kind != kind:
+                kind, options = about.kind, about.options
+        return kind, checked_options(kind, options, self._who)
 
     @property
     def readers(self) -> tuple[str, ...]:
@@ -103,6 +119,7 @@ class Exchange:
             columns=self._schema.jsonValue(),
             max_in_flight=in_flight(self._writing["max_in_flight"]),
             keep=int(self._writing["keep"]),
+            options=self.options,
         )
 
     def write(self, df: DataFrame) -> DataStreamWriter:
@@ -157,7 +174,7 @@ class Exchange:
         source has not read is kept.
         """
         if self._schema is None:
-            found = parts(self._options["kind"], self.path, self._who).master.describe()
+            found = described_at(self.path, self._who)
             self._schema = None if found is None else found.schema
         if self._schema is None:
             raise self._refused(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.jobs.active_run import ActiveRun
@@ -127,7 +128,8 @@ class Job:
         *,
         partitions: int = 16,
         key: str | Sequence[str] = (),
-        kind: str = "arrow",
+        kind: str | None = None,
+        options: Mapping[str, object] = MappingProxyType({}),
         max_in_flight: int | str | None = DEFAULT,
         keep: str | int = 0,
         schema: StructType | str | None = None,
@@ -138,8 +140,10 @@ class Job:
             name: unique in the job; its data is kept under it.
             partitions: fixed by the first start; readers may be fewer or more.
             key: columns that decide to which partition a row goes; none: partitions are filled in turn.
-            kind: how it is stored, in the state directory: `arrow`, files of a file system that driver and executors
-                share; `delta`, a Delta table, which may be in an object store, and is slower.
+            kind: how it is stored: `arrow`, files of a file system that driver and executors share; `delta`, a Delta
+                table, which may be in an object store, and is slower; `kafka`, topics; or a kind of your own. None:
+                what the exchange is already, or else the setting `exchange_kind`.
+            options: of the kind. They are stored; a secret is named as `env:NAME`, `file:PATH` or `${NAME}`.
             max_in_flight: what the slowest consumer has not committed, beyond which the producer waits: a number of
                 rows, or a size such as `"4 GiB"`. None: it never waits, and the exchange grows without a bound.
             keep: time for which rows are kept at least, ms or text such as `"1 day"`. Otherwise they are deleted when
@@ -155,6 +159,8 @@ class Job:
             partitions=partitions,
             key=(key,) if isinstance(key, str) else tuple(key),
             kind=kind,
+            options=options,
+            default=(self.settings.exchange_kind, self.settings.exchange_options),
             max_in_flight=max_in_flight,
             keep=keep,
             schema=schema,

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from spark_ext.exchange.contract import kind_options
 from spark_ext.ledger.kinds import FinishedKind
 from spark_ext.ledger.schema import FinishedRow
 from spark_ext.model import query_offsets
@@ -172,4 +173,4 @@ def _writes(spec: QuerySpec, context: JobContext) -> list[Any]:
         return []
     options = {name.lower(): value for name, value in spec.sink.options.items()}
     waits_for = [[one.uid, one.checkpoint, one.query] for one in context.consumers.get(spec.sink.uid, ())]
-    return [[options.get("kind", "arrow"), options.get("path", ""), waits_for]]
+    return [[options.get("kind", "arrow"), options.get("path", ""), kind_options(options), waits_for]]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql import types as T
@@ -14,11 +14,14 @@ from pyspark.sql import types as T
 from spark_ext.exchange import decisions, kinds
 from spark_ext.exchange.descriptor import Descriptor, nullable
 from spark_ext.exchange.entries import Entry, EntryKind, LogState, Segment
+from spark_ext.exchange.pinned import pin, put_back
 from spark_ext.exchange.positions import Front, advance, pieces
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import Claim, Epoch, FenceMark, Task
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from spark_ext.exchange.contract import Parts
 
 ROWS = T.StructType([T.StructField("id", T.LongType()), T.StructField("name", T.StringType())])
@@ -29,24 +32,53 @@ WHO = "exchange 'flights'"
 
 @dataclass(frozen=True)
 class Place:
-    """An exchange to be tested. Child processes get it as well, so it holds names only."""
+    """An exchange to be tested, of a kind whose segments are files `data/<name>`; a subclass is for any other kind.
+
+    Child processes get it as well, so it holds names only, and a subclass must be one that they can import.
+    """
 
     kind: str
     path: str
+    options: Mapping[str, str] = field(default_factory=dict)  # of the kind
+
+    in_order: ClassVar[bool] = False
+    """Whether storage is freed only in the order in which it was written: a segment that no entry names then stays as
+    long as what was written before it is needed."""
+    points: ClassVar[tuple[str, ...]] = ()
+    """Fail points of the kind itself, passed while it writes segments and entries, and puts an exchange back."""
+    damageable: ClassVar[bool] = True
+    """Whether `damage` can do anything: a store may not let anybody change what it has."""
+
+    def at(self, path: str) -> Self:
+        """Another exchange of the kind."""
+        return replace(self, path=path)
 
     def parts(self) -> Parts:
         """Its parts, as a process has them that has just been started."""
-        return kinds.parts(self.kind, self.path, WHO)
+        return kinds.parts(self.kind, self.path, WHO, self.options)
 
-    def files(self) -> set[str]:
-        """The files in which rows are stored, by name."""
+    def stored(self) -> set[str]:
+        """The names of the segments that are stored, whether an entry names them or not."""
         return {file.name for file in (Path(self.path) / "data").rglob("i*") if file.is_file()}
+
+    def holds(self, count: int, unnamed: int = 0) -> bool:
+        """Whether so many segments are stored, or with `in_order` up to `unnamed` more that cannot be freed yet."""
+        return count <= len(self.stored()) <= count + (unnamed if self.in_order else 0)
+
+    def damage(self, segment: str) -> None:
+        """Make a segment unreadable."""
+        file = Path(self.path) / "data" / segment
+        file.write_bytes(file.read_bytes()[:-20])
+
+    def lose(self, segment: str) -> None:
+        """Remove a segment behind the exchange's back."""
+        (Path(self.path) / "data" / segment).unlink()
 
     def descriptor(self, partitions: int = 3, **changes: Any) -> Descriptor:
         """A description with an id of its own."""
         columns = nullable(changes.pop("schema", ROWS)).jsonValue()
         made = Descriptor("flights", secrets.token_hex(8), "job-1", self.kind, partitions, ("id",), columns)
-        return Descriptor(**{**made.__dict__, **changes})
+        return Descriptor(**{**made.__dict__, "options": self.options, **changes})
 
 
 def numbered(first: int, end: int) -> pa.RecordBatch:
@@ -192,6 +224,7 @@ class Reader:
         step = advance(state, log.entry, Front(first, self.front.rows), most, None)
         for partition in self.rows:
             parts = self._tasks[partition % len(self._tasks)]
+            parts.master.log.look()  # as a task does before it reads
             start, end = self.front.position(partition), step.front.position(partition)
             for piece in pieces(parts.master.log.entry, partition, [max(start[0], first), start[1]], end, WHO):
                 for batch in parts.reader.read(piece):
@@ -239,3 +272,13 @@ def release_and_delete(place: Place, incarnation: int, below: int, rows: int) ->
     producer = Producer(place, incarnation)
     producer.release(below, rows)
     producer.parts.master.delete_released()
+
+
+def pin_all(place: Place, first: int, end: int, folder: str) -> None:
+    """A savepoint of the exchange alone."""
+    pin(place.parts().master, place.path, first, end, folder)
+
+
+def put(place: Place, folder: str, number: int, lineage: int) -> None:
+    """An exchange from such a savepoint."""
+    put_back(folder, place.path, number=number, lineage=lineage, job_id="job-1", who=WHO)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from spark_ext import failpoints
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.exchange import decisions
 from spark_ext.exchange.entries import Entry, EntryKind, LogState
@@ -14,8 +18,8 @@ from spark_ext.exchange.pinned import pin, put_back, read_pinned
 from spark_ext.exchange.positions import Front, rows_before
 from spark_ext.failpoints import FailPoint
 from spark_ext.storage import move
-from spark_ext.testing.children import frozen, was_fenced
-from spark_ext.testing.exchange_driver import WHO, Place, Producer, Reader, run_unclaimed
+from spark_ext.testing.children import Child, frozen, was_fenced
+from spark_ext.testing.exchange_driver import WHO, Place, Producer, Reader, pin_all, put, run_unclaimed
 
 if TYPE_CHECKING:
     from spark_ext.exchange.contract import ExchangeLog
@@ -70,11 +74,11 @@ class ExchangeSavepointContract:
         folder = _pinned(place, 2, 4)
         _replaced(place, folder, 20, 1)
         restored = Producer(place, 2, lineage=1).claim()
-        assert len(place.files()) == 2, "what entries name is not swept"
+        assert place.holds(2), "what entries name is not swept"
         restored.run(0, 100, 110)
         restored.release(22, 30)
         restored.parts.master.delete_released()
-        assert len(place.files()) == 1
+        assert place.holds(1)
         assert place.parts().master.log.look() == restored.parts.master.log.look()
         assert Reader(place).all().ids == list(range(100, 110))
         _replaced(place, folder, 40, 2)
@@ -141,7 +145,7 @@ class ExchangeSavepointContract:
         folder = _pinned(place, 1, 2)
         producer.release(3, 20)
         producer.parts.master.delete_released()
-        other = Place(place.kind, f"{place.path}-of-job-2")
+        other = place.at(f"{place.path}-of-job-2")
         for _ in range(2):
             put_back(folder, other.path, number=3, lineage=1, job_id="job-2", who=WHO)
         about, theirs = place.parts().master.describe(), other.parts().master.describe()
@@ -155,6 +159,25 @@ class ExchangeSavepointContract:
         assert Reader(place).all().ids == list(range(20, 30))
         with pytest.raises(StateError, match="in use"):
             put_back(folder, other.path, number=3, lineage=1, job_id="job-2", who=WHO)
+
+    def test_x6_pinned_and_put_back_by_processes_killed_at_any_step(self, place: Place) -> None:
+        """Each is repeated, and completed; the exchange that was put back has each row once."""
+        producer = Producer(place).claim()
+        for epoch in range(3):
+            producer.run(epoch, epoch * 10, epoch * 10 + 10)
+        folder, fresh = f"{place.path}-savepoint", place.at(f"{place.path}-new")
+        pinning: tuple[str, ...] = (FailPoint.EXCHANGE_BEFORE_PIN, FailPoint.EXCHANGE_SEGMENT_KEPT)
+        for point in (*pinning, FailPoint.EXCHANGE_PINNED):
+            assert _killed_until_done(point, pin_all, place, 2, 4, folder)
+        assert read_pinned(folder, WHO).log.rows == 20
+        putting: list[str] = [FailPoint.EXCHANGE_BEFORE_PUT_BACK, FailPoint.EXCHANGE_BEFORE_SEED]
+        for lineage, point in enumerate([*putting, FailPoint.EXCHANGE_PUT_BACK, *place.points], 1):
+            killed = _killed_until_done(point, put, fresh, folder, 9, lineage)
+            assert killed or point in place.points, f"{point} was not passed"
+            assert Reader(fresh).all().ids == list(range(10, 30)), point
+            fresh.parts().master.delete()
+            shutil.rmtree(fresh.path)
+        assert Reader(place).all().ids == list(range(30))
 
     @pytest.mark.parametrize("claimed", [False, True])
     def test_x6_a_producer_frozen_over_a_replacement_adds_nothing(
@@ -243,15 +266,27 @@ class ExchangeSavepointContract:
         producer.release(2, 10)
         with pytest.raises(FileNotFoundError, match="released"):
             _pinned(place, 1, 4)
-        for name in place.files():
-            (Path(place.path) / "data" / name).unlink()
+        for name in place.stored():
+            place.lose(name)
         with pytest.raises(FileNotFoundError):
             _pinned(place, 2, 4)
         Producer(place, 2, lineage=1).claim()
         with pytest.raises(FileNotFoundError, match="abandoned since"):
             _pinned(place, 2, 4)
         with pytest.raises(FileNotFoundError, match="no exchange"):
-            _pinned(Place(place.kind, f"{place.path}-nowhere"), 0, 0)
+            _pinned(place.at(f"{place.path}-nowhere"), 0, 0)
+
+
+def _killed_until_done(point: str, function: Callable[..., object], *given: object) -> int:
+    """Run a function in processes that are killed at the first, the second, ... passage of a point; how many were."""
+    killed = 0
+    while True:
+        with Child(function, *given, env={failpoints.VARIABLE: f"{point}=kill#{killed + 1}"}) as child:
+            said = child.wait()
+            if child.poll() == 0:
+                return killed
+            assert child.poll() == -signal.SIGKILL, said
+        killed += 1
 
 
 def _pinned(place: Place, first: int, end: int) -> str:
@@ -265,7 +300,7 @@ def _pinned(place: Place, first: int, end: int) -> str:
 
 def _replaced(place: Place, folder: str, number: int, lineage: int) -> LogState:
     """A restore in place; the state of the new log."""
-    fresh = Place(place.kind, f"{place.path}-new")
+    fresh = place.at(f"{place.path}-new")
     put_back(folder, fresh.path, number=number, lineage=lineage, job_id="job-1", who=WHO)
     state = fresh.parts().master.log.look()
     assert (state.last, state.lineage, state.held) == (number, lineage, None)

@@ -7,24 +7,26 @@ data/           its segments; see `segments.py`
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING
 
-from spark_ext.errors import StateError
 from spark_ext.exchange.arrow.log import ArrowLog
 from spark_ext.exchange.arrow.segments import incarnation_of
 from spark_ext.exchange.contract import ExchangeMaster, Held
 from spark_ext.exchange.descriptor import Descriptor
+from spark_ext.exchange.place import DescribedPlace, keep_file, put_file_back
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.storage import LocalFolder
 
-ABOUT: Final = "exchange.json"
+if TYPE_CHECKING:
+    from spark_ext.exchange.entries import Segment
+    from spark_ext.storage import LocalFolder
 
 
 class ArrowMaster(ExchangeMaster):
     """See the module. `who` is the exchange, for messages."""
 
     def __init__(self, folder: LocalFolder, who: str) -> None:
-        self._folder, self._who = folder, who
+        self._folder = folder
+        self._place = DescribedPlace(folder, "arrow", ("data",), who)
         self._log = ArrowLog(folder.below("log"), who)
 
     @property
@@ -34,34 +36,22 @@ class ArrowMaster(ExchangeMaster):
 
     def register(self, wanted: Descriptor) -> Descriptor:
         """See `ExchangeMaster.register`."""
-        found = self.describe()
-        if found is None:
-            self._folder.create_once(ABOUT, wanted.to_json(), durable=True)
-            found = self.describe()
-            assert found is not None
-        merged = found.merged(wanted)
-        if merged != found:
-            self._folder.write(ABOUT, merged.to_json(), durable=True)
-        return merged
+        return self._place.register(wanted)
 
     def describe(self) -> Descriptor | None:
         """See `ExchangeMaster.describe`."""
-        content = self._folder.find(ABOUT)
-        if content is None:
-            self._refuse_foreign()
-            return None
-        return Descriptor.from_json(content.decode("utf-8", "replace"), self._who)
+        return self._place.describe()
 
-    def _refuse_foreign(self) -> None:
-        for name in self._folder.names():
-            if name != "data" and not name.startswith("."):
-                raise StateError(
-                    f"its folder {self._folder.uri} has '{name}' and no {ABOUT}: something else has written it, "
-                    "or the file was deleted",
-                    operator=self._who,
-                    kept="the folder is unchanged; nothing was started",
-                    do="use an exchange of another name, or restore the folder from a backup",
-                )
+    def keep(self, segment: Segment, folder: str) -> None:
+        """See `ExchangeMaster.keep`."""
+        keep_file(self._folder.uri, segment, folder)
+
+    def put_back(self, segment: Segment, folder: str) -> Segment:
+        """See `ExchangeMaster.put_back`."""
+        return put_file_back(self._folder.uri, segment, folder)
+
+    def delete(self) -> None:
+        """See `ExchangeMaster.delete`."""
 
     def delete_released(self) -> None:
         """See `ExchangeMaster.delete_released`."""

@@ -14,9 +14,11 @@ from spark_ext.exchange.delta.log import DeltaLog
 from spark_ext.exchange.delta.segments import incarnation_of
 from spark_ext.exchange.delta.table import ABOUT, PARTITION_BY, PROPERTIES, refuse_other, table_schema
 from spark_ext.exchange.descriptor import Descriptor
+from spark_ext.exchange.place import keep_file, put_file_back
 from spark_ext.failpoints import FailPoint, reach
 
 if TYPE_CHECKING:
+    from spark_ext.exchange.entries import Segment
     from spark_ext.storage import Location
 
 
@@ -93,6 +95,17 @@ class DeltaMaster(ExchangeMaster):
     def _delete(self, path: str) -> None:
         with guarded(self._log.table.errors, "deleting a file"):
             self._location.folder.delete(path)
+
+    def keep(self, segment: Segment, folder: str) -> None:
+        """See `ExchangeMaster.keep`."""
+        keep_file(self._location.uri, segment, folder)
+
+    def put_back(self, segment: Segment, folder: str) -> Segment:
+        """See `ExchangeMaster.put_back`."""
+        return put_file_back(self._location.uri, segment, folder)
+
+    def delete(self) -> None:
+        """See `ExchangeMaster.delete`."""
 
     def held(self) -> Held:
         """See `ExchangeMaster.held`."""

@@ -25,6 +25,7 @@ from pyspark.sql import types as spark
 from spark_ext.delta.failures import TableRef
 from spark_ext.delta.features import TableFacts, demands, refuse
 from spark_ext.errors import CommitError, SparkExtError, StateError, refused
+from spark_ext.exchange.place import ABOUT as ABOUT_FILE
 from spark_ext.schemas import parquet_types
 
 if TYPE_CHECKING:
@@ -121,10 +122,10 @@ def refuse_other(location: Location, who: str) -> None:
     for name in location.folder.files(data_only=True):
         if name.startswith(("data/", ".")):
             continue  # an epoch outside a job may be written before there is a table
-        arrow = name == "exchange.json" or name.startswith("log/")
+        arrow = name == ABOUT_FILE or name.startswith("log/")
         raise StateError(
             f"its folder {location.uri} has '{name}' and no table: "
-            + ("it is an exchange of the kind 'arrow'" if arrow else "something else has written it"),
+            + ("it is an exchange of another kind" if arrow else "something else has written it"),
             operator=who,
             kept="the folder is unchanged; nothing was started",
             do="use the kind with which the exchange was made, or an exchange of another name",

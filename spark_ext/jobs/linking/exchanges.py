@@ -54,6 +54,7 @@ class Link:
     name: str
     kind: str
     path: str
+    options: Mapping[str, str]  # of the kind
     readers: Mapping[str, str]  # query by the uid of its source; a query that is not built yet is ""
     # What the exchange is, given the job's id: for one whose producer is not built yet. None: not known.
     about: Callable[[str], Descriptor | None] = lambda job_id: None
@@ -122,7 +123,7 @@ class Exchanges:
             for link in links:
                 known = found.get(link.name)
                 readers = {**(known.readers if known else {}), **link.readers}
-                found[link.name] = Link(link.name, link.kind, link.path, readers, link.about)
+                found[link.name] = Link(link.name, link.kind, link.path, link.options, readers, link.about)
             # Replaced as a whole: others may be looking at it.
             self._links = found
 
@@ -385,7 +386,7 @@ class Exchanges:
         with self._lock:
             if link.name not in self._masters:
                 operator = f"job '{self._context.job}', exchange '{link.name}'"
-                self._masters[link.name] = parts(link.kind, link.path, operator).master
+                self._masters[link.name] = parts(link.kind, link.path, operator, link.options).master
             return self._masters[link.name]
 
     @property

@@ -62,7 +62,8 @@ def _cut(composition: Composition, ledger: Ledger, incarnation: Incarnation) -> 
     members = [Member.of_memory(spec, memory, composition.state) for spec in specs]
     views = {}
     for link in links:
-        view = ExchangeView(parts(link.kind, link.path, f"job '{composition.job}', exchange '{link.name}'").master)
+        operator = f"job '{composition.job}', exchange '{link.name}'"
+        view = ExchangeView(parts(link.kind, link.path, operator, link.options).master)
         if view.look():
             views[link.name] = view
     logged = {member.spec.uid: member.logged for member in members}

@@ -328,6 +328,7 @@ class _Restore:
         for name, part in comparison.saved.metadata.exchanges.items():
             if name not in used:
                 continue  # nobody in this job writes or reads it
+            made = self._composition.exchanges.get(name)
             folder, target = child(comparison.saved.folder, exchange_folder(name)), f"{self._state}/exchanges/{name}"
             put_back(
                 folder,
@@ -336,6 +337,7 @@ class _Restore:
                 lineage=lineage,
                 job_id=job_id,
                 who=f"{self._operator}, exchange '{name}'",
+                given=None if made is None else (made.kind, made.options),
             )
 
 

@@ -13,7 +13,7 @@ from spark_ext.bad_rows.restored import BadRowsOfJob, Cut
 from spark_ext.checkpoints.savepoint import UNCHANGED, exchange_folder, query_folder
 from spark_ext.errors import RESET, StateError
 from spark_ext.exchange import decisions
-from spark_ext.exchange.kinds import kind_at, parts
+from spark_ext.exchange.kinds import parts_at
 from spark_ext.exchange.pinned import UNFINISHED, read_pinned
 from spark_ext.ingest.log import channels
 from spark_ext.ingest.place import InboxPlace
@@ -132,7 +132,7 @@ def exchanges_in(place: str, operator: str) -> Iterator[tuple[str, str, Exchange
         exchange = f"{operator}, exchange '{folder.name}'"
         if (folder / UNFINISHED).exists():
             continue
-        master = parts(kind_at(str(folder)), str(folder), exchange).master
+        master = parts_at(str(folder), exchange).master
         if master.describe() is not None:
             yield folder.name, exchange, master
 

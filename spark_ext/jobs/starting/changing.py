@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.errors import RESET, ConfigurationError
 from spark_ext.exchange import decisions
-from spark_ext.exchange.kinds import kind_at, parts
+from spark_ext.exchange.kinds import parts, parts_at
 from spark_ext.ingest.log import channels
 from spark_ext.ingest.place import InboxPlace, inbox_path
 from spark_ext.jobs.composition import Composition, node_of
@@ -122,7 +122,8 @@ def forget(composition: Composition, ledger: Ledger, exchange: str, uid: str) ->
             do="remove that call, then forget the source",
         )
     path = f"{composition.state}/exchanges/{exchange}"
-    master = parts(kind_at(path) if made is None else made.kind, path, operator).master
+    found = parts_at(path, operator) if made is None else parts(made.kind, path, operator, made.options)
+    master = found.master
     if master.describe() is None:
         raise ConfigurationError(
             "the job has no such exchange",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import refused
+from spark_ext.exchange.contract import kind_options
 from spark_ext.exchange.kinds import parts
 from spark_ext.ingest.place import inbox_of
 from spark_ext.jobs.composition import SINK, SOURCE, Composition, Gate, exchange_of, node_of
@@ -74,7 +75,7 @@ def checked_graph(
 
 
 def _is_sealed(link: Link) -> bool:
-    master = parts(link.kind, link.path, f"exchange '{link.name}'").master
+    master = parts(link.kind, link.path, f"exchange '{link.name}'", link.options).master
     return master.describe() is not None and master.log.look().sealed is not None
 
 
@@ -83,8 +84,8 @@ def links_of(composition: Composition, specs: Sequence[QuerySpec], *, waiting: b
 
     If others are `waiting`, what is read under a uid that no query has belongs to them.
     """
-    places: dict[str, tuple[str, str]] = {
-        one.name: (one.kind, one.path) for one in composition.exchanges.values() if waiting and one.readers
+    places: dict[str, tuple[str, str, Mapping[str, str]]] = {
+        one.name: (one.kind, one.path, one.options) for one in composition.exchanges.values() if waiting and one.readers
     }
     readers: dict[str, dict[str, str]] = {
         one.name: dict.fromkeys(one.readers, "") if waiting else {} for one in composition.exchanges.values()
@@ -97,13 +98,15 @@ def links_of(composition: Composition, specs: Sequence[QuerySpec], *, waiting: b
             path = options.get("path", "")
             name = exchange_of(path, composition.state)
             if name is not None:
-                places[name] = (options.get("kind", "arrow"), path)
+                places[name] = (options.get("kind", "arrow"), path, kind_options(options))
                 if operator.format.lower() == SOURCE:
                     readers.setdefault(name, {})[operator.uid] = spec.uid
     made = composition.exchanges
     return [
-        Link(name, kind, path, readers.get(name, {}), made[name].descriptor if name in made else lambda _: None)
-        for name, (kind, path) in places.items()
+        Link(
+            name, kind, path, options, readers.get(name, {}), made[name].descriptor if name in made else lambda _: None
+        )
+        for name, (kind, path, options) in places.items()
     ]
 
 

@@ -87,7 +87,8 @@ class Registration:
     available_now: bool = False  # whether its query ends with what is there, as this run does or by its own trigger
     samples: bool = False  # whether processes that work for it can be asked for their stacks
     lag_ms: int = 0  # age of a source's lag at which it is asked again, ms; 0: it is asked with each epoch alone
-    # Exchanges that its query writes: kind, path, and uid, checkpoint and query of each source that it waits for.
+    # Exchanges that its query writes: kind, path, options of the kind, and uid, checkpoint and query of each source for
+    # which it waits.
     writes: Sequence[Any] = ()
     passes: bool = False  # whether a watermark above it takes over that of the query which has written what it reads
     # While the target is not claimed, see `late_claim`: the newest planned epoch when the query was started.
