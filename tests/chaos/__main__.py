@@ -1,7 +1,7 @@
 """`python -m tests.chaos`: kills the flights job at random and at each named step; exits with 1 on a difference."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -14,13 +14,15 @@ from tests.chaos import beside, follow, history
 from tests.chaos.commands import end_on_sigterm, workplace
 from tests.chaos.harness import Report, Say, Target, kills_at_steps, random_kills, undisturbed
 from tests.chaos.outlets import OUTLETS
-from tests.chaos.scenario import Scenario, actions, compact, diamond, flights, remote_flights, speeds
+from tests.chaos.scenario import Scenario, actions, compact, diamond, exchange, flights, remote_flights, speeds
 from tests.chaos.sinks import chaos, summary
 from tests.servers.connect import ConnectServer
+from tests.servers.kafka import Broker
 from tests.support.cheap_jvm import REMOTE
 from tests.support.cluster import Cluster
 
 KINDS = ("driver", "worker", "executor", "jvm", "all")
+WITH_SERVER = ("driver", "worker", "jvm", "all", "server")  # of the job `exchange`; the server is a broker
 REMOTE_KINDS = ("driver", "server", "executor", "worker")  # of a job in clients of Spark Connect
 
 
@@ -33,7 +35,10 @@ def main(
         bool, typer.Option(help=f"flights or compact in clients of Spark Connect: {', '.join(REMOTE_KINDS)}")
     ] = False,
     seed: Annotated[int, typer.Option(help="random seed; determines the order of events")] = 1,
-    job: Annotated[str, typer.Option(help="flights, compact, diamond, speeds, history, follow or beside")] = "flights",
+    job: Annotated[
+        str, typer.Option(help="flights, compact, diamond, speeds, exchange, history, follow or beside")
+    ] = "flights",
+    kind: Annotated[str, typer.Option(help="of the exchange, with the job exchange: arrow, delta or kafka")] = "kafka",
     sink: Annotated[
         str, typer.Option(help="run a small job into this sink instead; several, comma-separated, or 'all'")
     ] = "",
@@ -62,13 +67,19 @@ def main(
         elif job == "beside":
             chosen = _targets(targets, ("driver", "jvm", "all"))
             failed = show(beside.chaos(folder, kills=kills, targets=chosen, seed=seed, say=say), console)
+        elif job == "exchange":
+            chosen = _targets(targets, WITH_SERVER if kind == "kafka" else KINDS)
+            with Broker(folder / "broker") if kind == "kafka" else nullcontext() as broker:
+                options = {} if broker is None else {"bootstrap_servers": broker.bootstrap, "request_timeout": "5 s"}
+                reports = _job(exchange(kind, broker, options), folder, say, kills, chosen, seed, per_round, {})
+            failed = any([show(report, console) for report in reports])
         else:
             chosen = _targets(targets, REMOTE_KINDS if remote else KINDS)
             scenarios = {"flights": lambda: flights(data.resolve()), "compact": compact}
             scenarios |= {"diamond": diamond, "speeds": speeds}
             if job not in scenarios:
                 raise typer.BadParameter(
-                    f"unknown job '{job}'; choose {', '.join(scenarios)}, history, follow or beside"
+                    f"unknown job '{job}'; choose {', '.join(scenarios)}, exchange, history, follow or beside"
                 )
             if remote:
                 scenarios = {"flights": lambda: remote_flights(data.resolve()), "compact": compact}

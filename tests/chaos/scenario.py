@@ -1,10 +1,13 @@
 """The jobs that chaos tests run: how to start one, and what it leaves behind."""
 
+import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from spark_ext.exchange.kinds import parts_at
 from spark_ext.failpoints import FailPoint
 from spark_ext.spark.logs.spark_log import SparkLog
 from tests.chaos.verify import Content, leftovers
@@ -109,6 +112,28 @@ def speeds() -> Scenario:
     """Windows over two exchanges of unequal speed, beside the same in one query."""
     tables = {name: f"{name}-table" for name in ("windows", "single")}
     return Scenario("tests.chaos.speeds", tables, ("left", "right", *tables), exchanges=("x", "y"))
+
+
+@dataclass(frozen=True)
+class ExchangeScenario(Scenario):
+    """Two queries over an exchange of one kind."""
+
+    given: tuple[str, ...] = ()
+
+    def command(self, out: Path) -> list[str]:
+        return [*super().command(out), *self.given]
+
+    def leftovers(self, out: Path, *, late_tasks: bool) -> list[str]:
+        place = str(out / "state" / "exchanges" / "x")
+        held = parts_at(place, "exchange 'x'").master.held()
+        return [] if (held.rows, held.bytes, held.sealed) == (0, 0, True) else [f"exchange x holds {held}"]
+
+
+def exchange(kind: str, server: Server | None, options: Mapping[str, str]) -> Scenario:
+    """One query writes an exchange of this kind, and one copies it into a table, in which the order is checked."""
+    given = ("--kind", kind, "--options", json.dumps(dict(options)))
+    tables, queries = {"copy": "copy-table"}, ("rows", "copy")
+    return ExchangeScenario("tests.chaos.exchange_job", tables, queries, server=server, given=given)
 
 
 def remote_flights(data: Path) -> Scenario:
