@@ -95,6 +95,10 @@ def test_the_example_of_kafka_as_a_sink_runs_as_printed(ran: Callable[..., Ran],
     assert ran("kafka_2pc", "\n".join(pages.python_blocks("kafka_2pc"))).well()
 
 
+def test_the_example_of_an_exchange_in_kafka_runs_as_printed(ran: Callable[..., Ran]) -> None:
+    assert ran("exchange-kinds", "\n".join(pages.python_blocks("exchange-kinds"))).well()
+
+
 def test_the_example_of_kafka_as_a_source_runs_as_printed(ran: Callable[..., Ran], kafka_of_process: Broker) -> None:
     made(kafka_of_process, "clicks", "click {1}", 150)
     assert ran("kafka_range", "\n".join(pages.python_blocks("kafka_range"))).well()

@@ -11,11 +11,11 @@ from hypothesis import assume, given, settings
 
 from spark_ext.errors import StateError
 from spark_ext.exchange import pinned
+from spark_ext.exchange import place as of_files
 from spark_ext.exchange.consumers import CommittedFront, Fill
 from spark_ext.exchange.delta import log as delta_log
 from spark_ext.exchange.entries import Entry, EntryKind, LogState
 from spark_ext.exchange.inflight import InFlightLog, in_flight, is_abandoned, state_at
-from spark_ext.exchange.kinds import KINDS
 from spark_ext.exchange.pinned import pin, put_back, read_pinned
 from spark_ext.exchange.positions import Front, advance, rows_before
 from spark_ext.exchange.view import ExchangeView
@@ -158,7 +158,7 @@ def test_readers_read_what_was_put_back_and_then_what_comes(log: Log, data: st.D
     assert sealed is (state.sealed is not None)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["arrow", "delta"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Four epochs in entries 1 to 4, of which the last three are pinned beside it."""
     made = Place(request.param, str(tmp_path / "flights"))
@@ -177,10 +177,10 @@ def again(place: Place, number: int = 9, lineage: int = 1, name: str = "fresh") 
 
 def test_segments_are_linked_and_not_copied(place: Place) -> None:
     fresh = again(place)
-    for name in fresh.files():
+    for name in fresh.stored():
         folders = (place.path, f"{place.path}-pinned", fresh.path)
         assert len({Path(folder, "data", name).stat().st_ino for folder in folders}) == 1
-    assert len(fresh.files()) == 3
+    assert len(fresh.stored()) == 3
 
 
 @pytest.mark.slow(0.2, "a crash at each of its steps")
@@ -200,7 +200,7 @@ def test_put_back_that_crashes_is_completed_later(place: Place, monkeypatch: pyt
         return call
 
     with monkeypatch.context() as crash:
-        crash.setattr(pinned, "link", counted(link))
+        crash.setattr(of_files, "link", counted(link))
         for module, names in ((LocalFolder, ("write", "create_once")), (delta_log, ("write_files", "begin_at"))):
             for name in names:
                 crash.setattr(module, name, counted(getattr(module, name)))

@@ -39,7 +39,7 @@ class Job:
     def __init__(self, folder: Path, *, sealed: bool = False, graph: JobGraph = GRAPH) -> None:
         self.producer = Producer(folder)
         context = replace(Bench(folder).context, incarnation=Incarnation("lab", "job-id", 1, 1, start=7))
-        link = Link("x", "arrow", str(folder / "x"), {"x-in": "c"})
+        link = Link("x", "arrow", str(folder / "x"), {}, {"x-in": "c"})
         self.graph, self.over = graph, sealed
         execution = execution_of((), graph)
         inboxes = Inboxes(context, execution, ())
@@ -136,7 +136,7 @@ def test_a_reset_abandons_gated_output_before_readers_start(tmp_path: Path, rele
     for number in (3, 4):  # the second time there is nothing left to abandon
         incarnation = Incarnation("lab", job_id, number, 4, start=7)
         context = replace(Bench(tmp_path / "bench").context, incarnation=incarnation, job_id=job_id, state=state)
-        link = Link("x", "arrow", str(tmp_path / "exchanges" / "x"), {"x-in": "c"})
+        link = Link("x", "arrow", str(tmp_path / "exchanges" / "x"), {}, {"x-in": "c"})
         graph = JobGraph((QueryNode("a"), QueryNode("c"), QueryNode("p", after=("a",))))
         execution = execution_of((), graph, {"p": ("a",)})
         restarted = restarted_exchanges([gate], JobMemory.read(ledger))

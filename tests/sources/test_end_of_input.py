@@ -306,10 +306,10 @@ def test_a_watermark_that_has_moved_is_passed_on_by_an_epoch(tmp_path: Path) -> 
         (checkpoint / "offsets" / str(number)).write_text("\n".join(lines))
         (checkpoint / "commits" / str(number)).write_text(f'v1\n{{"nextBatchWatermarkMs":{then}}}')
 
-    def written(name: str, columns: StructType) -> tuple[str, str, tuple[str, ...]]:
+    def written(name: str, columns: StructType) -> tuple[str, str, dict[str, str], tuple[str, ...]]:
         made = arrow_parts(LocalFolder(tmp_path / name), name).master
         made.register(descriptor(name, columns=nullable(columns).jsonValue()))
-        return "arrow", str(tmp_path / name), ()
+        return "arrow", str(tmp_path / name), {}, ()
 
     marked = StructType([StructField("ts", TimestampType(), metadata={DELAY: 1000})])
     commit(0, 0, 700)

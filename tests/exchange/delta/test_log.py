@@ -19,7 +19,6 @@ from spark_ext.exchange.delta import delta_parts
 from spark_ext.exchange.delta.log import DeltaLog
 from spark_ext.exchange.delta.segments import incarnation_of
 from spark_ext.exchange.entries import Entry, EntryKind, LogState
-from spark_ext.exchange.kinds import kind_at, parts
 from spark_ext.exchange.pinned import pin, put_back
 from spark_ext.exchange.positions import Front
 from spark_ext.storage import Location
@@ -278,18 +277,6 @@ def test_properties_and_features_that_it_does_not_bear(local: Place) -> None:
     for act in (local.parts().master.describe, local.parts().master.log.look):
         with pytest.raises(UnsupportedTableError, match=r"deletionVectors.*, which an exchange does not write"):
             act()
-
-
-def test_the_kind_at_a_place(tmp_path: Path) -> None:
-    assert kind_at(str(tmp_path / "nothing")) == "arrow"
-    for kind in ("arrow", "delta"):
-        place = Place(kind, str(tmp_path / kind))
-        Producer(place).claim()
-        assert kind_at(place.path) == kind
-    with pytest.raises(ConfigurationError, match="unknown exchange kind 'other'"):
-        parts("other", str(tmp_path), WHO)
-    with pytest.raises(ConfigurationError, match="use the kind 'delta'"):
-        parts("arrow", "s3://bucket/exchange", WHO)
 
 
 def test_names_of_files() -> None:
