@@ -40,6 +40,7 @@ FILE: Final = "topics.json"
 KEPT: Final = "everything that was committed"
 FOREVER: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 _BATCH: Final = 10_000
+_SETTLING: Final = SETTLING | {"_UNKNOWN_PARTITION"}
 _GONE: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 
 _MADE_WITH: Final = ("topic_prefix", "topic_partitions", "replication_factor", "min_insync_replicas")
@@ -128,6 +129,9 @@ class Topics:
         if names.ids is None:
             with self._asking("the topics could not be created") as client:
                 self._create(client, names)
+            for topic, size in ((names.log, 1), (names.rows, names.partitions)):
+                for partition in range(size):
+                    self.ends(topic, partition)  # which has an answer once the partition has a leader
             names = replace(names, ids=self._ids(names))
             self._folder.write(FILE, json.dumps(asdict(names)), durable=True)
         self.check(names)
@@ -212,7 +216,7 @@ class Topics:
                     low, high = consumer.get_watermark_offsets(place, timeout=self._seconds)
                     return int(low), int(high)
                 except kafka.KafkaException as problem:
-                    if problem.args[0].name() not in SETTLING or time.monotonic() > limit:
+                    if problem.args[0].name() not in _SETTLING or time.monotonic() > limit:
                         raise
                     time.sleep(0.02)
 
