@@ -20,7 +20,7 @@ from pydantic import Field
 
 from spark_ext.errors import RESET, OffsetError, StateError, refused
 from spark_ext.exchange.kinds import opened, parts
-from spark_ext.exchange.positions import Front, advance, pieces, rows_before
+from spark_ext.exchange.positions import At, Front, advance, as_read_by, pieces, rows_before
 from spark_ext.model.offsets import Position
 from spark_ext.options import Pairs
 from spark_ext.sources.aligned import AlignedSource, Together
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from spark_ext.exchange.contract import Parts
+    from spark_ext.exchange.contract import ExchangeLog, Parts
     from spark_ext.exchange.descriptor import Descriptor
     from spark_ext.exchange.entries import LogState
 
@@ -161,13 +161,16 @@ class ExchangeSource(AlignedSource, ChannelSource):
                 kept="the exchange is unchanged; nothing was read",
                 do=f"restore the whole job from one checkpoint, or discard the history with {RESET}",
             )
-        step = advance(state, log.entry, front, limit.rows, limit.bytes, watermark=watermark)
+        step = advance(state, self._own(log), front, limit.rows, limit.bytes, watermark=watermark)
         if not step.moved:
             return None
         # The log that was looked at may be that of an exchange which was created again under this process.
         self._refuse_other(about.id, self._parts.master.describe())
         ends = {str(number): step.front.position(number) for number in range(len(step.front.rows))}
         return Together(ends, step.sealed, step.barrier or 0, step.rows, step.bytes, step.watermark)
+
+    def _own(self, log: ExchangeLog) -> At:
+        return as_read_by(log.entry, self.options.uid)
 
     def _refresh(self) -> LogState:
         self._known_state, self._known_at = self._parts.master.log.look(), time.monotonic()
@@ -182,7 +185,7 @@ class ExchangeSource(AlignedSource, ChannelSource):
             state = self._refresh()
         front = Front.of(positions, self._described().partitions, self._who)
         try:
-            return state.total - rows_before(self._parts.master.log.entry, state, front)
+            return state.total - rows_before(self._own(self._parts.master.log), state, front)
         except KeyError:
             return None
 
@@ -193,5 +196,5 @@ class ExchangeSource(AlignedSource, ChannelSource):
         found = opened(options.kind, options.path, str(channel.data), self._who, options.kind_options)
         self._refuse_other(str(channel.data), found.master.describe())
         found.master.log.look()
-        for piece in pieces(found.master.log.entry, int(channel.id), start, end, self._who):
+        for piece in pieces(self._own(found.master.log), int(channel.id), start, end, self._who):
             yield from found.reader.read(piece)

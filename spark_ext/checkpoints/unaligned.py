@@ -147,7 +147,7 @@ def _rows_in_flight(found: Cut, views: Mapping[str, ExchangeView]) -> int | None
         view = views[part.exchange]
         places = [part.begin.at(partition) for partition in range(view.about.partitions)]
         front = Front(places[0][0], tuple(row for _, row in places))
-        rows = view.rows_between(front, part.end)
+        rows = view.rows_between(part.source, front, part.end)
         if rows is None:
             return None
         total += rows

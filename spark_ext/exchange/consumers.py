@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import StateError
-from spark_ext.exchange.positions import Front, rows_before
+from spark_ext.exchange.positions import Front, as_read_by, rows_before
 from spark_ext.model.offsets import SourceOffset
 from spark_ext.model.pressure import Level
 from spark_ext.model.query_offsets import source_offsets
@@ -71,20 +71,23 @@ class Fill:
 
     def __init__(self, log: ExchangeLog, consumers: Sequence[Consumer], partitions: int) -> None:
         self._log = log
-        self._fronts = [(one.query, CommittedFront(one, partitions)) for one in consumers]
+        self._fronts = [(one, CommittedFront(one, partitions)) for one in consumers]
         self._sizes = _Sizes(log)
 
     def level(self) -> Level:
         """What some consumer has not committed yet."""
         while True:
             # Positions first: entries before them may be released, but a position is never ahead of the log.
-            fronts = [(query, one.look()) for query, one in self._fronts]
+            fronts = [(consumer, one.look()) for consumer, one in self._fronts]
             state = self._log.look()
             try:
                 self._sizes.follow(state)
                 stored = self._sizes.between(state.released, state.last)
-                left = [(query, self._within(state, front)) for query, front in fronts if front is not None]
-                before = [(rows_before(self._log.entry, state, front), query, front) for query, front in left]
+                left = [(consumer, self._within(state, front)) for consumer, front in fronts if front is not None]
+                before = [
+                    (rows_before(as_read_by(self._log.entry, consumer.uid), state, front), consumer.query, front)
+                    for consumer, front in left
+                ]
                 if not before:
                     return Level(stored=stored)
                 rows, query, front = min(before, key=lambda one: one[0])

@@ -89,6 +89,8 @@ class Entry:
     below: int = 0
     consumer: str = ""  # of a registration: the reading source's uid
     query: str = ""  # of a registration: its query
+    read_by: tuple[str, ...] = ()
+    """Consumers that had read these rows before they were distributed anew: they pass over the entry."""
 
     @property
     def row_count(self) -> int:
@@ -126,8 +128,9 @@ class Entry:
         segments = tuple(
             Segment(name, size, tuple(Run(*run) for run in runs)) for name, size, runs in raw.pop("segments", ())
         )
-        if "rows" in raw:
-            raw["rows"] = tuple(raw["rows"])
+        for name in ("rows", "read_by"):
+            if name in raw:
+                raw[name] = tuple(raw[name])
         return cls(EntryKind(kind), segments=segments, **raw)
 
 

@@ -8,13 +8,23 @@ query that reads it, and a checkpoint's barrier is at the end of an entry, for a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from spark_ext.errors import RESET, OffsetError
 from spark_ext.exchange.entries import Entry, EntryKind, LogState
 
 At: TypeAlias = Callable[[int], Entry | None]  # the entry of a number; None when the log does not have it yet
+
+
+def as_read_by(at: At, consumer: str) -> At:
+    """The entries as a consumer reads them: those have no rows that it had read before they were distributed anew."""
+
+    def entry(number: int) -> Entry | None:
+        found = at(number)
+        return found if found is None or consumer not in found.read_by else replace(found, rows=(), segments=())
+
+    return entry
 
 
 @dataclass(frozen=True)

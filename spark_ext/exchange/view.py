@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.errors import RESET, StateError
 from spark_ext.exchange.entries import EntryKind, LogState
-from spark_ext.exchange.positions import Front, rows_before
+from spark_ext.exchange.positions import Front, as_read_by, rows_before
 
 if TYPE_CHECKING:
     from spark_ext.exchange.contract import ExchangeMaster
@@ -100,12 +100,15 @@ class ExchangeView:
             found += [(application, epoch) for epoch in epochs[bisect_left(numbers, begin) : bisect_left(numbers, end)]]
         return found
 
-    def rows_between(self, begin: Front, end: int) -> int | None:
-        """Visible rows from a position to the entry before `end`; None when they are not known any more."""
+    def rows_between(self, consumer: str, begin: Front, end: int) -> int | None:
+        """Rows from a consumer's position to the entry before `end`; None when they are not known any more."""
         none = (0,) * len(begin.rows)
         first = Front(max(begin.entry, self._state.released), begin.rows)
+        at = as_read_by(self.master.log.entry, consumer)
         try:
-            upto = rows_before(self.master.log.entry, self._state, Front(max(end, first.entry), none))
-            return max(0, upto - rows_before(self.master.log.entry, self._state, first))
+            return max(
+                0,
+                rows_before(at, self._state, Front(max(end, first.entry), none)) - rows_before(at, self._state, first),
+            )
         except KeyError:
             return None

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_ext.errors import SparkExtError
 from spark_ext.exchange.kinds import described_at, parts
-from spark_ext.exchange.positions import Front, rows_after
+from spark_ext.exchange.positions import Front, as_read_by, rows_after
 from spark_ext.ledger.columns import to_json
 from spark_ext.ledger.schema import FinishedRow
 from spark_ext.model.offsets import OffsetKind, SourceOffset
@@ -62,7 +62,7 @@ def channel_state(ledger: Ledger) -> pa.Table:
         for source in own["sources"]:
             if source["format"] == graph.READS:
                 name, key = source["about"], (query, source["uid"])
-                for channel, left in _in_flight(facts.directory, name, offsets.get(key)):
+                for channel, left in _in_flight(facts.directory, name, source["uid"], offsets.get(key)):
                     one = found.setdefault((*key, channel), _row("RUNNING", None, None, None))
                     one |= {"exchange": name, "rows_in_flight": left}
     rows = [
@@ -82,7 +82,7 @@ def _row(state: str, at: Any, epoch: int | None, lineage: int | None) -> dict[st
     return {"state": state, "position": position, "epoch": epoch, "lineage": lineage}
 
 
-def _in_flight(directory: str, name: str, offset: SourceOffset | None) -> Iterator[tuple[str, int | None]]:
+def _in_flight(directory: str, name: str, uid: str, offset: SourceOffset | None) -> Iterator[tuple[str, int | None]]:
     """Rows of an exchange by partition that a source has not committed; None: not known any more, as in a copy."""
     path, operator = f"{directory}/exchanges/{name}", f"exchange '{name}'"
     about = described_at(path, operator)
@@ -96,5 +96,5 @@ def _in_flight(directory: str, name: str, offset: SourceOffset | None) -> Iterat
         if offset is not None and offset.running:
             positions = {channel: one.at for channel, one in offset.running.items()}
             front = Front.of(positions, about.partitions, operator)
-        rows = rows_after(master.log.entry, state, front)
+        rows = rows_after(as_read_by(master.log.entry, uid), state, front)
     yield from ((str(number), left) for number, left in enumerate(rows))

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from spark_ext.errors import StateError
 from spark_ext.exchange import pinned
 from spark_ext.exchange import place as of_files
-from spark_ext.exchange.consumers import CommittedFront, Fill
+from spark_ext.exchange.consumers import CommittedFront, Consumer, Fill
 from spark_ext.exchange.delta import log as delta_log
 from spark_ext.exchange.entries import Entry, EntryKind, LogState
 from spark_ext.exchange.inflight import InFlightLog, in_flight, is_abandoned, state_at
@@ -314,7 +314,7 @@ def test_rows_put_back_are_counted_with_the_first_epochs(place: Place) -> None:
     view = ExchangeView(fresh.parts().master)
     assert view.look()
     assert [view.entries_upto("new", epoch) for epoch in (-1, 0, 7)] == [0, 10, 10]
-    assert view.rows_between(Front(3, (1, 0, 0)), 10) == 19
+    assert view.rows_between("x", Front(3, (1, 0, 0)), 10) == 19
     producer = Producer(fresh, 2, lineage=1).claim()
     for epoch in (8, 9):
         producer.run(epoch, epoch * 10, epoch * 10 + 10)
@@ -323,7 +323,7 @@ def test_rows_put_back_are_counted_with_the_first_epochs(place: Place) -> None:
     assert view.look() and late.look()
     for one in (view, late):
         assert [one.entries_upto(application, epoch) for epoch in (7, 8, 9)] == [10, 12, 13]
-        assert one.rows_between(Front(5, (0, 0, 0)), 13) == 20
+        assert one.rows_between("x", Front(5, (0, 0, 0)), 13) == 20
 
 
 def test_a_producer_waits_for_what_was_put_back(place: Place) -> None:
@@ -336,5 +336,5 @@ def test_a_producer_waits_for_what_was_put_back(place: Place) -> None:
 
     fill = Fill(again(place).parts().master.log, [], 3)
     for front, left in ((At(1, 1, 0, entry=3), 18), (At(0, 0, 0, entry=5), 0), (At(0, 0, 0, entry=10), 0)):
-        fill._fronts = [("q", front)]
+        fill._fronts = [(Consumer("x", "", "q"), front)]
         assert fill.level().rows == left
