@@ -270,15 +270,16 @@ def restore(
 @app.command()
 def rescale(
     file: File,
-    query: Annotated[str, typer.Argument(help="The query's uid.")],
-    partitions: Annotated[int, typer.Argument(help="New number of partitions of its state.")],
+    query: Annotated[str, typer.Argument(help="The query's uid, or exchange:NAME.")],
+    partitions: Annotated[int, typer.Argument(help="New number of partitions.")],
+    key: Annotated[list[str] | None, typer.Option(help="A column of the exchange's new key; may be repeated.")] = None,
     function: Function = "job",
     master: Master = None,
     storage: SessionStorage = None,
 ) -> None:
-    """Change the number of state partitions of a query of a stopped job."""
-    _job(file, function, master, storage).rescale(query, partitions)
-    print_text(f"the state of query '{query}' has {partitions} partitions: run the job to continue")
+    """Change the number of partitions of a query's state, or of an exchange, of a stopped job."""
+    _job(file, function, master, storage).rescale(query, partitions, key=key)
+    print_text(f"'{query}' has {partitions} partitions: run the job to continue")
 
 
 @app.command()

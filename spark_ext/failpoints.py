@@ -189,6 +189,7 @@ class FailPoint(str, Enum):
     RESCALE_BEFORE_MOVING_ASIDE = "rescale.before_moving_aside"
     RESCALE_MOVED_ASIDE = "rescale.moved_aside"
     RESCALE_COMPLETE = "rescale.complete"
+    RESCALE_REDISTRIBUTED = "rescale.redistributed"  # an exchange
 
     # files_2pc
     FILES_BEFORE_CLAIM = "files.before_claim"

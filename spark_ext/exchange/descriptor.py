@@ -19,6 +19,18 @@ _FIXED: Final = ("name", "kind", "partitions", "key")
 
 
 @dataclass(frozen=True)
+class Shape:
+    """How rows are distributed."""
+
+    partitions: int
+    key: tuple[str, ...]
+
+    def __str__(self) -> str:
+        key = f"key {', '.join(self.key)}" if self.key else "no key"
+        return f"{self.partitions} partitions, {key}"
+
+
+@dataclass(frozen=True)
 class Descriptor:
     """An exchange, as its folder describes it."""
 
@@ -26,7 +38,7 @@ class Descriptor:
     id: str  # drawn when the exchange is made: positions in one that was deleted mean nothing in the next of its name
     job_id: str  # the job that owns it; "" outside any
     kind: str  # how it is stored: the name of an `ExchangeKind`
-    partitions: int  # Fixed: readers may be fewer or more, and rows are never distributed again
+    partitions: int  # Fixed while the job runs; readers may be fewer or more
     key: tuple[str, ...]  # columns by which rows are distributed; empty: in turn
     columns: Mapping[str, Any]  # the schema of the rows in Spark's JSON form, all nullable
     max_in_flight: int | str | None = None
@@ -39,6 +51,11 @@ class Descriptor:
     def schema(self) -> StructType:
         """The rows' schema."""
         return StructType.fromJson(dict(self.columns))
+
+    @property
+    def shape(self) -> Shape:
+        """Its partitions and key."""
+        return Shape(self.partitions, self.key)
 
     @property
     def who(self) -> str:
@@ -89,12 +106,17 @@ class Descriptor:
         return replace(self, **changed)
 
     def _differs(self, what: str, there: str, asked: str) -> ConfigurationError:
+        do = (
+            "put it back as it was, or use an exchange of another name; to start from scratch, reset the query "
+            f"that writes it and those that read it, with {RESET}, and delete the exchange's folder"
+        )
+        if what in ("partitions", "key"):
+            do = f"put it back as it was; to change it, call job.rescale('exchange:{self.name}', ...) before the start"
         return ConfigurationError(
             f"{what} of the exchange is {there}, but the job now specifies {asked}; the stored rows depend on it",
             operator=self.who,
             kept="the exchange is unchanged; nothing was started",
-            do="put it back as it was, or use an exchange of another name; to start from scratch, reset the query "
-            f"that writes it and those that read it, with {RESET}, and delete the exchange's folder",
+            do=do,
         )
 
 

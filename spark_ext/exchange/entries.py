@@ -90,7 +90,7 @@ class Entry:
     consumer: str = ""  # of a registration: the reading source's uid
     query: str = ""  # of a registration: its query
     read_by: tuple[str, ...] = ()
-    """Consumers that had read these rows before they were distributed anew: they pass over the entry."""
+    """Consumers that had read these rows before a rescale: they pass over the entry."""
 
     @property
     def row_count(self) -> int:

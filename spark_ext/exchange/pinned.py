@@ -53,6 +53,12 @@ class Pinned:
         """The names of its files, relative to the folder."""
         return (ABOUT, LOG, *(f"data/{segment.name}" for segment in self.log.segments))
 
+    def write(self, folder: str) -> None:
+        """Write all but the segments, which are there."""
+        place = Location.of(folder, {}).folder
+        place.write(ABOUT, self.about.to_json())
+        place.write(LOG, self.log.to_json())
+
 
 def pin(master: ExchangeMaster, place: str, first: int, end: int, folder: str) -> Pinned:
     """Keep what is in flight at a cut of the job. The exchange may be written, read and released meanwhile.
@@ -79,11 +85,10 @@ def pin(master: ExchangeMaster, place: str, first: int, end: int, folder: str) -
     for segment in log.segments:
         master.keep(segment, folder)
         reach(FailPoint.EXCHANGE_SEGMENT_KEPT)
-    kept = Location.of(folder, {}).folder
-    kept.write(ABOUT, about.to_json())
-    kept.write(LOG, log.to_json())
+    pinned = Pinned(about, log)
+    pinned.write(folder)
     reach(FailPoint.EXCHANGE_PINNED)
-    return Pinned(about, log)
+    return pinned
 
 
 def _entries(master: ExchangeMaster, state: LogState, first: int, end: int, who: str) -> dict[int, Entry]:

@@ -18,7 +18,7 @@ At: TypeAlias = Callable[[int], Entry | None]  # the entry of a number; None whe
 
 
 def as_read_by(at: At, consumer: str) -> At:
-    """The entries as a consumer reads them: those have no rows that it had read before they were distributed anew."""
+    """The entries as a consumer reads them: without those rows that it had read before a rescale."""
 
     def entry(number: int) -> Entry | None:
         found = at(number)

@@ -11,7 +11,7 @@ from pyspark.errors import ParseException
 
 from spark_ext.errors import ConfigurationError, refused
 from spark_ext.exchange.contract import as_text
-from spark_ext.exchange.descriptor import Descriptor, event_times, nullable
+from spark_ext.exchange.descriptor import Descriptor, Shape, event_times, nullable
 from spark_ext.exchange.kinds import checked_options, described_at
 from spark_ext.model.pressure import in_flight
 from spark_ext.options import UID, milliseconds
@@ -58,6 +58,8 @@ class Exchange:
         """Unique in the job; also the uid of the sink that writes it."""
         self.path = f"{state.rstrip('/')}/exchanges/{name}"
         """Its folder in the job's state directory."""
+        self.shape = Shape(partitions, tuple(key))
+        """Its partitions and key."""
         self._spark = spark
         self._who = f"job '{job}', exchange '{name}'"
         if not UID.fullmatch(name):
@@ -82,8 +84,6 @@ class Exchange:
             self._writing["max_in_flight"] = str(in_flight(max_in_flight))
         except ValueError as problem:
             raise self._refused(f"max_in_flight: {problem}", "give one of these, or None for no limit") from None
-        self._key = tuple(key)
-        self._partitions = partitions
         self._schema = None if schema is None else nullable(parsed(schema, self._who))
         self._readers: dict[str, None] = {}
 
@@ -114,8 +114,8 @@ class Exchange:
             id=secrets.token_hex(8),
             job_id=job_id,
             kind=self.kind,
-            partitions=self._partitions,
-            key=self._key,
+            partitions=self.shape.partitions,
+            key=self.shape.key,
             columns=self._schema.jsonValue(),
             max_in_flight=in_flight(self._writing["max_in_flight"]),
             keep=int(self._writing["keep"]),
@@ -128,13 +128,10 @@ class Exchange:
         With a key, each row goes to the partition `hash(key) % partitions` by Spark's Murmur3, as bucketed tables do:
         the same in every process and release, nulls included.
         """
-        from pyspark.errors import AnalysisException
-        from pyspark.sql import functions
-
         columns = df.columns
         if PARTITION in map(str.lower, columns):
             raise self._refused(f"the rows have a column '{PARTITION}', which the exchange uses", "rename it")
-        for column in self._key:
+        for column in self.shape.key:
             if column not in columns:
                 raise self._refused(
                     f"the key column '{column}' is not among the columns {', '.join(columns)}", "correct the key"
@@ -155,17 +152,13 @@ class Exchange:
             )
         self._schema = schema
         options = {**self._options, **self._writing}
-        if self._key:
-            hashed = functions.hash(*(functions.col(f"`{column.replace('`', '``')}`") for column in self._key))
-            try:
-                df = df.withColumn(PARTITION, functions.pmod(hashed, functions.lit(self._partitions)))
-            except AnalysisException as problem:
-                raise self._refused(
-                    f"the key {', '.join(self._key)} cannot be hashed: {problem.getMessage()}",
-                    "use columns of other types, such as a map's entries as text",
-                ) from None
+        if self.shape.key:
             options["partition_column"] = PARTITION
-        return df.writeStream.format("exchange_2pc").options(uid=self.name, **options)
+        return (
+            with_partition(df, self.shape, self._who)
+            .writeStream.format("exchange_2pc")
+            .options(uid=self.name, **options)
+        )
 
     def read(self, uid: str, **options: str | int) -> DataFrame:
         """The rows of the exchange, from the first one on; once the producer has finished, to their end.
@@ -193,7 +186,26 @@ class Exchange:
         return ConfigurationError(what, operator=self._who, kept=NOTHING_STARTED, do=do)
 
     def __repr__(self) -> str:
-        return f"<Exchange {self.name}: {self._partitions} partitions, read by {', '.join(self._readers) or 'nobody'}>"
+        return f"<Exchange {self.name}: {self.shape}, read by {', '.join(self._readers) or 'nobody'}>"
+
+
+def with_partition(df: DataFrame, shape: Shape, operator: str) -> DataFrame:
+    """Rows with the number of their partition; without a key as they are."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions
+
+    if not shape.key:
+        return df
+    hashed = functions.hash(*(functions.col(f"`{column.replace('`', '``')}`") for column in shape.key))
+    try:
+        return df.withColumn(PARTITION, functions.pmod(hashed, functions.lit(shape.partitions)))
+    except AnalysisException as problem:
+        raise ConfigurationError(
+            f"the key {', '.join(shape.key)} cannot be hashed: {problem.getMessage()}",
+            operator=operator,
+            kept=NOTHING_STARTED,
+            do="use columns of other types, such as a map's entries as text",
+        ) from None
 
 
 def _delays(times: Mapping[str, int]) -> str:

@@ -13,13 +13,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from spark_ext.errors import ConfigurationError
 from spark_ext.jobs.active_run import ActiveRun
 from spark_ext.jobs.channel_state import channel_state
 from spark_ext.jobs.checkpointing.savepoint_requests import check_folder
 from spark_ext.jobs.composition import Composition, checked_job
 from spark_ext.jobs.restoring.as_of import AsOf, as_of
 from spark_ext.jobs.restoring.offline import savepoint_of_stopped
-from spark_ext.jobs.restoring.rescale import rescale
+from spark_ext.jobs.restoring.rescale import rescale, rescale_exchange
 from spark_ext.jobs.restoring.restore import restore, restore_after
 from spark_ext.jobs.result import JobResult
 from spark_ext.jobs.run_options import Emit, IfRunning, RunOptions, Until
@@ -138,7 +139,7 @@ class Job:
 
         Args:
             name: unique in the job; its data is kept under it.
-            partitions: fixed by the first start; readers may be fewer or more.
+            partitions: changed by `rescale` only; readers may be fewer or more.
             key: columns that decide to which partition a row goes; none: partitions are filled in turn.
             kind: how it is stored: `arrow`, files of a file system that driver and executors share; `delta`, a Delta
                 table, which may be in an object store, and is slower; `kafka`, topics; or a kind of your own. None:
@@ -482,27 +483,45 @@ class Job:
         self._active.refuse_running(f"exchange '{exchange}'", "stop it, then call forget")
         forget(self._parts, self._ledger, exchange, uid)
 
-    def rescale(self, uid: str, partitions: int, timeout: float | None = None) -> None:
-        """Give the state of a query another number of partitions; the job must not be running.
+    def rescale(
+        self, uid: str, partitions: int, timeout: float | None = None, *, key: str | Sequence[str] | None = None
+    ) -> None:
+        """Give the state of a query, or an exchange, another number of partitions; the job must not be running.
 
-        An epoch of the query that was interrupted is completed first: the job is started for it, and reads nothing
-        beyond it.
+        Epochs that were interrupted are completed first: the job is started for them, and reads nothing beyond them.
 
-        Partitions of exchanges and channels of sources need nothing of the kind: any number of readers shares them.
+        The rows in flight in an exchange are redistributed, each consumer continues where it stood, and rows of a
+        key keep their order. After that, declare the exchange with these partitions and this key: a start refuses
+        others. A rescale of an exchange that was interrupted is completed by the same call; until then the job cannot
+        be started.
+
+        Channels of sources need nothing of the kind, nor does the number of an exchange's readers.
 
         Args:
-            uid: the query.
-            partitions: of its state.
-            timeout: seconds for an epoch that was interrupted; 0: refuse if there is one; None: as long as it takes.
+            uid: the query, or `exchange:` and the name of an exchange.
+            partitions: of the query's state, or of the exchange.
+            timeout: seconds for epochs that were interrupted; 0: refuse if there are any; None: as long as it takes.
+            key: of the exchange: columns that decide to which partition a row goes; empty: partitions are filled in
+                turn; None: the key that it has.
 
         Raises:
-            ConfigurationError: the job has no such query.
+            ConfigurationError: the job has no such query or exchange; or the key has a column that the rows lack.
             StateError: the job runs; or the query has no state, an epoch that was not completed in time, or an operator
-                whose state Spark cannot repartition.
+                whose state Spark cannot repartition. Of an exchange: the state directory is on an object store, or an
+                interrupted epoch may be in a target that cannot be put back.
             SparkExtError: a start was needed and refused, or has failed.
         """
-        self._active.refuse_running(f"query '{uid}'", "stop it, then rescale")
-        rescale(self._spark, self._parts, self._ledger, self.settings, uid, partitions, timeout)
+        kind, _, name = uid.rpartition(":")
+        self._active.refuse_running(f"{kind or 'query'} '{name}'", "stop it, then rescale")
+        memory = self._spark, self._parts, self._ledger, self.settings
+        if kind == "exchange":
+            rescale_exchange(*memory, name, partitions, (key,) if isinstance(key, str) else key, timeout)
+        elif key is not None:
+            raise ConfigurationError(
+                "a key was given for the state of a query", operator=f"query '{uid}'", do="leave it out"
+            )
+        else:
+            rescale(*memory, uid, partitions, timeout)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What is in flight is distributed anew: each consumer still reads each row once, and rows of a key in order."""
+"""What is in flight is redistributed: each consumer still reads each row once, and rows of a key in order."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -83,7 +83,7 @@ def redistributed(
 
 @given(log=logs(), data=st.data())
 @settings(max_examples=2 * settings().max_examples, deadline=None)
-def test_x8_consumers_read_what_they_had_not_read(log: Log, data: st.DataObject) -> None:
+def test_x10_consumers_read_what_they_had_not_read(log: Log, data: st.DataObject) -> None:
     """Twice: consumers move on from the first time to the second, and stand anywhere both times."""
     stored = Stored()
     stored.of_log(log)

@@ -204,6 +204,7 @@ def test_the_page_has_each_change_and_its_outcome() -> None:
     assert len(page) >= 20
     others = {
         "started-again", "watermark-delay", "aggregate", "aggregate-accepted", "spark-version", "exchange-changed",
+        "exchange-rescaled",
         "restore-incomplete", "ledger-table-older",
     }  # fmt: skip
     assert page.keys() - others == {change.id for change in CHANGES}

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 
 from spark_ext.errors import StateError
+from spark_ext.model.offsets import Running, SourceOffset
+from spark_ext.model.query_offsets import source_offsets
 from spark_ext.queries import builder
 from spark_ext.spark.logs import state_operators, watermarks
-from spark_ext.spark.logs.spark_log import SparkLog, parse_offsets
+from spark_ext.spark.logs.spark_log import SparkLog, parse_offsets, with_offsets
 from tests.support.refusals import refused
 
 HEADER = {"batchWatermarkMs": 0, "batchTimestampMs": 1700000000000, "conf": {"spark.sql.shuffle.partitions": "2"}}
@@ -61,6 +63,24 @@ def test_the_second_version_of_the_log_is_read() -> None:
     logged = parse_offsets(3, "\n".join(lines))
     assert logged is not None
     assert logged.sources == ({"a": "x:y"}, 17, {"version": 2, "uid": "b"}, None)
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_offsets_are_replaced_by_uid_and_nothing_else_changes(version: str) -> None:
+    given = {"version": 2, "kind": "channels", "uid": "a", "lineage": 3, "running": {"0": {"at": [1, 2]}}}
+    names = ("10:", "2:", "0:") if version == "v2" else ("", "", "")
+    others = (json.dumps({**given, "uid": "b"}), '"a"')
+    text = "\n".join(
+        [version, json.dumps(HEADER), *map("".join, zip(names, (json.dumps(given), *others), strict=True))]
+    )
+    wanted = SourceOffset("a", 3, {"0": Running([7, 0]), "1": Running([7, 0])})
+    changed = with_offsets(text, {"a": wanted, "c": wanted})
+    before, after = parse_offsets(3, text), parse_offsets(3, changed)
+    assert before is not None and after is not None
+    assert source_offsets(after)["a"] == wanted
+    assert [one for one in after.sources if one != wanted.to_json()] == [one for one in before.sources if one != given]
+    assert changed.splitlines()[1] == text.splitlines()[1]
+    assert with_offsets(text, {}) == text
 
 
 def test_an_unknown_version_of_the_log_is_refused_and_no_log_is_not_read() -> None:

@@ -31,7 +31,7 @@ from spark_ext.queries.worker import Outcome, Worker
 from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
-    from spark_ext.exchange.contract import ExchangeMaster
+    from spark_ext.exchange.contract import ExchangeLog, ExchangeMaster
     from spark_ext.exchange.descriptor import Descriptor
     from spark_ext.exchange.entries import LogState
     from spark_ext.jobs.execution_graph import ExecutionGraph
@@ -145,7 +145,7 @@ class Exchanges:
             master.log.append(adopted, self._writer)
             state = master.log.look()
             for uid, query in link.readers.items():
-                self._refuse_late(link, state, uid, query)
+                self._refuse_late(link, state, master.log, uid, query)
                 registration = partial(decisions.register_entry, consumer=uid, query=query, at=at)
                 if master.log.append(registration, self._writer) is not None:
                     self._note(link.name, ExchangeEvent.REGISTERED, query=query)
@@ -175,12 +175,22 @@ class Exchanges:
         known = set(link.readers) <= set(state.consumers)
         return known and state.sealed is not None and all(map(self._finished, readers))
 
-    def _refuse_late(self, link: Link, state: LogState, uid: str, query: str) -> None:
-        if not state.released_rows or self._finished(query) or self._begun(query):
+    def _refuse_late(self, link: Link, state: LogState, log: ExchangeLog, uid: str, query: str) -> None:
+        if self._finished(query) or self._begun(query):
+            return
+        rows = state.released_rows
+        what = f"the first {rows} rows of exchange '{link.name}' have been released: all queries that were known to "
+        what += f"read it had done so, and source '{uid}' has read nothing yet"
+        if not rows:
+            there = (one for one in range(state.released, state.last + 1) if state.passes_over(one) is None)
+            entries = map(log.entry, there)
+            rows = sum(entry.row_count for entry in entries if entry is not None and uid in entry.read_by)
+            what = f"source '{uid}' begins again, and had read {rows} rows of exchange '{link.name}' when that was "
+            what += "rescaled: it would pass over them"
+        if not rows:
             return
         raise StateError(
-            f"the first {state.released_rows} rows of exchange '{link.name}' have been released: all queries that were "
-            f"known to read it had done so, and source '{uid}' has read nothing yet",
+            what,
             operator=f"job '{self._context.job}', query '{query or '(not built yet)'}', source '{uid}'",
             kept="the exchange and all output are unchanged; nothing was started",
             do="discard the history of the query that writes it, which then writes it again, with "

@@ -1,4 +1,7 @@
-"""Another number of state partitions for one query of a job that does not run.
+"""Another number of state partitions for one query, or of partitions for an exchange, of a job that does not run.
+
+An exchange is rescaled by a savepoint, which is restored in place and then deleted: see `reshaped_exchanges.py`. For a
+query's state there is a shorter way.
 
 The query's target is claimed, as by a start: drivers of earlier starts commit nothing more to it. Then Spark
 repartitions a copy of the checkpoint, which adds an epoch without rows to it. The copy takes the place of the
@@ -11,23 +14,33 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
+from spark_ext.checkpoints.savepoint import exchange_folder
 from spark_ext.control.log import ControlLog
 from spark_ext.errors import ConfigurationError, StateError
+from spark_ext.exchange.descriptor import Shape
+from spark_ext.exchange.kinds import described_at
+from spark_ext.exchange.pinned import read_pinned
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.jobs.composition import SINK
+from spark_ext.jobs.restoring.offline import savepoint_of_stopped
+from spark_ext.jobs.restoring.restore import restore
 from spark_ext.jobs.starting.flow import opened
 from spark_ext.jobs.starting.identity import unknown
 from spark_ext.jobs.starting.recorded_past import check_past, compared
 from spark_ext.jobs.starting.start import StartOptions, start_job
 from spark_ext.ledger import LedgerWriter, start_incarnation
-from spark_ext.ledger.identity import job_row
+from spark_ext.ledger.identity import job_row, restoring
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.write_behind import WriteBehind
+from spark_ext.queries import operators
 from spark_ext.queries.context import JobContext, checkpoint_of
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.records import FinishedSources
+from spark_ext.sinks.exchange_2pc import MOST
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.epoch_files import files_of_epoch
 from spark_ext.spark.logs.rescaled import BUILDING, complete, replace
@@ -35,11 +48,12 @@ from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.logs.state_operators import relocate
 from spark_ext.spark.logs.state_partitions import repartition, require_rescale, require_state
 from spark_ext.spark.session import registry
-from spark_ext.storage import link, local_path
+from spark_ext.storage import Location, child, link, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_ext.exchange.descriptor import Descriptor
     from spark_ext.jobs.composition import Composition
     from spark_ext.ledger import Ledger
     from spark_ext.settings import JobSettings
@@ -47,6 +61,7 @@ if TYPE_CHECKING:
 # Spark may follow with epochs without rows, which empty state that has expired; its own sources may always read on.
 ATTEMPTS: Final = 5
 LOOK_EVERY_S: Final = 0.02
+RESCALING: Final = "rescaling"  # the folder of a state directory with the savepoint by which an exchange is rescaled
 KEPT: Final = "the state and all output are unchanged"
 
 
@@ -131,6 +146,93 @@ def rescale(
     finally:
         shutil.rmtree(building, ignore_errors=True)  # what was refused leaves nothing
         writer.end("rescale")
+
+
+def rescale_exchange(
+    spark: SparkSession,
+    composition: Composition,
+    ledger: Ledger,
+    settings: JobSettings,
+    name: str,
+    partitions: int,
+    key: Sequence[str] | None,
+    timeout: float | None = None,
+) -> None:
+    """Give an exchange other partitions, and another key unless that is None."""
+    operator = f"job '{composition.job}', exchange '{name}'"
+    made = composition.exchanges.get(name)
+    if made is None:
+        known = ", ".join(f"'exchange:{one}'" for one in composition.exchanges) or "none"
+        raise ConfigurationError(
+            f"the job has no exchange '{name}'; it has: {known}", operator=operator, kept=KEPT, do="correct the name"
+        )
+    if not 0 < partitions <= MOST:
+        what = f"an exchange cannot have {partitions} partitions"
+        raise ConfigurationError(what, operator=operator, kept=KEPT, do=f"use a number from 1 to {MOST}")
+    if local_path(composition.state) is None:
+        raise StateError(
+            "the state directory is on an object store, where nothing can be replaced in one step",
+            operator=operator,
+            kept=KEPT,
+            do="take a savepoint, and restore it into another state directory: a restore gives exchanges the "
+            "partitions and the key that the job declares",
+        )
+    folder, step = Location.of(f"{composition.state}/{RESCALING}", {}).uri, restoring(ledger.jobs())
+    if step is not None and step.savepoint != folder:
+        raise StateError(
+            f"a restore from {step.savepoint} has begun and is not complete",
+            operator=operator,
+            kept=KEPT,
+            do=f"complete it with job.restore({step.savepoint!r}), and rescale then",
+        )
+    if step is not None:  # the exchange may have been moved aside
+        about: Descriptor | None = read_pinned(child(folder, exchange_folder(name)), operator).about
+    else:
+        about = described_at(made.path, operator)
+    if about is None:
+        raise StateError(
+            "the exchange has not been written yet", operator=operator, kept=KEPT, do="declare it as it is to be"
+        )
+    shape = Shape(partitions, about.key if key is None else tuple(key))
+    if step is None:
+        if about.shape == shape:
+            return
+        limit = None if timeout is None else time.monotonic() + timeout
+        _settle(spark, composition, ledger, settings, completes=made.shape == about.shape, limit=limit)
+        shutil.rmtree(folder, ignore_errors=True)
+        savepoint_of_stopped(spark, composition, ledger, folder)
+    restore(spark, composition, ledger, folder, (), {}, {name: shape})
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _settle(
+    spark: SparkSession,
+    composition: Composition,
+    ledger: Ledger,
+    settings: JobSettings,
+    *,
+    completes: bool,
+    limit: float | None,
+) -> None:
+    """Leave no epoch in doubt whose rows its target could not give back; it `completes` them if the job can start."""
+    for query in composition.uids:
+        log = SparkLog(checkpoint_of(composition.state, query))
+        for _ in range(ATTEMPTS if completes else 0):
+            if not _in_doubt(log) or _expired(limit):
+                break
+            complete_epochs(spark, composition, ledger, settings, query, limit)
+    for spec in composition.specs:
+        if spec.sink is not None and spec.sink.format.lower() == SINK:
+            continue  # what is in doubt there is abandoned
+        sink = None if spec.sink is None else operators.sink(spec.sink.format, spec.sink.options)
+        if (sink is None or not sink.rolls_back) and _in_doubt(SparkLog(checkpoint_of(composition.state, spec.uid))):
+            raise StateError(
+                f"an epoch of query '{spec.uid}' is planned and not committed, and its sink may have written it",
+                operator=f"job '{composition.job}', query '{spec.uid}'",
+                kept=KEPT,
+                do="call rescale, without a timeout, on a job that declares the exchange as it is now: this completes "
+                "the epoch first",
+            )
 
 
 def complete_epochs(

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.checkpoints.savepoint import Savepoint, exchange_folder, read_savepoint, retained_folder
@@ -29,6 +30,7 @@ from spark_ext.failpoints import FailPoint, reach
 from spark_ext.failures.labels import Response
 from spark_ext.jobs.checkpointing.retained import complete, retained
 from spark_ext.jobs.composition import Composition
+from spark_ext.jobs.restoring.reshaped_exchanges import ReshapedExchanges
 from spark_ext.jobs.restoring.restore_checks import Comparison, saved_name
 from spark_ext.jobs.restoring.restore_targets import Target, Targets, interrupted_restores
 from spark_ext.jobs.restoring.restored_parts import (
@@ -60,6 +62,7 @@ from spark_ext.storage import child, local_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_ext.exchange.descriptor import Shape
     from spark_ext.ledger import Ledger
     from spark_ext.queries.run import QueryRun
     from spark_ext.queries.spec import QuerySpec
@@ -90,12 +93,16 @@ def restore(
     savepoint: str | Path | int,
     accept_duplicates: Collection[str],
     state_partitions: Mapping[str, int],
+    shapes: Mapping[str, Shape] = MappingProxyType({}),
 ) -> None:
-    """Restore a job; it is started afterwards, as always. For the arguments see `Job.restore`."""
+    """Restore a job; it is started afterwards, as always.
+
+    For the arguments see `Job.restore`; `shapes` are those of exchanges that are not to be as the job declares them.
+    """
     if isinstance(savepoint, int):
         savepoint = retained(composition.job, composition.state, savepoint)
     accepted = (accept_duplicates,) if isinstance(accept_duplicates, str) else accept_duplicates
-    _Restore(spark, composition, ledger, str(savepoint), frozenset(accepted), state_partitions).run()
+    _Restore(spark, composition, ledger, str(savepoint), frozenset(accepted), state_partitions, shapes).run()
 
 
 class _Restore:
@@ -109,9 +116,10 @@ class _Restore:
         path: str,
         accepted: frozenset[str],
         partitions: Mapping[str, int],
+        shapes: Mapping[str, Shape],
     ) -> None:
         self._spark, self._composition, self._ledger, self._path = spark, composition, ledger, path
-        self._accepted, self._partitions = accepted, partitions
+        self._accepted, self._partitions, self._shapes = accepted, partitions, shapes
         self._job, self._state, self._operator = composition.job, composition.state, f"job '{composition.job}'"
 
     def run(self) -> None:
@@ -142,6 +150,7 @@ class _Restore:
         tuple(exchanges_in(self._state, self._operator))
         check_readers(comparison, self._composition, self._specs, late=bool(self._waiting))
         check_inboxes(comparison, self._specs)
+        reshaped = ReshapedExchanges(comparison, self._composition, self._specs, self._shapes)
         if in_place and local_path(self._state) is None:
             raise StateError(
                 "the state directory is on an object store, where nothing can be moved aside",
@@ -161,14 +170,16 @@ class _Restore:
             lineage = max(saved.about.lineage, *(row.lineage for row in self._ledger.jobs())) + 1
             states = RestoredStates(comparison, self._state, incarnation.number, memory.lineages)
             try:
-                states.prepare(self._spark, self._partitions)
+                states.discard()
+                reshaped.write(self._spark, states.folder, incarnation.number)
+                states.prepare(self._spark, self._partitions, reshaped)
                 targets.fence(found, incarnation, self._accepted)
                 # An older driver may have committed until now.
                 memory = JobMemory.read(self._ledger)
                 found = targets.find(wrote, memory)
                 targets.check(found, self._accepted)
                 left_out = targets.left_out(wrote, memory) if in_place else ()
-                self._carry_out(comparison, states, targets, found, left_out, writer, lineage)
+                self._carry_out(comparison, states, reshaped, targets, found, left_out, writer, lineage)
             finally:
                 states.discard()
         finally:
@@ -256,6 +267,7 @@ class _Restore:
         self,
         comparison: Comparison,
         states: RestoredStates,
+        reshaped: ReshapedExchanges,
         targets: Targets,
         found: tuple[Target, ...],
         left_out: tuple[str, ...],
@@ -291,7 +303,7 @@ class _Restore:
         backend_of(self._spark).settle_state(self._spark, self._state)
         clear_away(self._state, lineage, again=bool(interrupted - {lineage}))
         reach(FailPoint.RESTORE_MOVED_ASIDE)
-        self._put_exchanges(comparison, last, lineage, incarnation.job_id)
+        self._put_exchanges(comparison, states.folder, reshaped, last, lineage, incarnation.job_id)
         self._taken(Step.EXCHANGES, writer, lineage, saved)
         reach(FailPoint.RESTORE_EXCHANGES)
         states.put()
@@ -300,6 +312,7 @@ class _Restore:
         writer.append(restored_rows(comparison, self._ledger, incarnation, lineage))
         at = datetime.now(timezone.utc)
         writer.append([job_row(incarnation, "left_out", at, lineage=lineage, query=query) for query in left_out])
+        writer.append([job_row(incarnation, "rescaled", at, lineage=lineage, reason=one.described) for one in reshaped])
         self._taken(Step.FLAGS, writer, lineage, saved)
         reach(FailPoint.RESTORE_FLAGS)
         renamed = {query: name for query, name in comparison.names.items() if query != name}
@@ -320,7 +333,15 @@ class _Restore:
             )
         )
 
-    def _put_exchanges(self, comparison: Comparison, last: Mapping[str, int], lineage: int, job_id: str) -> None:
+    def _put_exchanges(
+        self,
+        comparison: Comparison,
+        drafts: str,
+        reshaped: ReshapedExchanges,
+        last: Mapping[str, int],
+        lineage: int,
+        job_id: str,
+    ) -> None:
         graph = comparison.graph
         read = (reader.exchange for spec in self._specs for reader in self._composition.reads(spec))
         late = (name for name, made in self._composition.exchanges.items() if made.readers)
@@ -329,11 +350,12 @@ class _Restore:
             if name not in used:
                 continue  # nobody in this job writes or reads it
             made = self._composition.exchanges.get(name)
-            folder, target = child(comparison.saved.folder, exchange_folder(name)), f"{self._state}/exchanges/{name}"
+            changed = reshaped.get(name)
+            folder = comparison.saved.folder if changed is None else drafts
             put_back(
-                folder,
-                target,
-                number=max(last.get(name, -1) + MARGIN, part.end),
+                child(folder, exchange_folder(name)),
+                f"{self._state}/exchanges/{name}",
+                number=max(last.get(name, -1) + MARGIN, part.end if changed is None else changed.end),
                 lineage=lineage,
                 job_id=job_id,
                 who=f"{self._operator}, exchange '{name}'",

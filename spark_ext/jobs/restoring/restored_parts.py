@@ -18,11 +18,13 @@ from spark_ext.exchange.pinned import UNFINISHED, read_pinned
 from spark_ext.ingest.log import channels
 from spark_ext.ingest.place import InboxPlace
 from spark_ext.jobs.linking.inboxes import Positions, inboxes_of
+from spark_ext.jobs.restoring.reshaped_exchanges import ReshapedExchanges, delete_drafts
 from spark_ext.jobs.restoring.restore_targets import REPLACED
 from spark_ext.ledger.schema import BadRowsRow
 from spark_ext.queries.context import checkpoint_of
 from spark_ext.spark.logs.checkpoint_directory import put_in_place
 from spark_ext.spark.logs.epoch_files import STAMPS
+from spark_ext.spark.logs.spark_log import SparkLog, with_offsets
 from spark_ext.spark.logs.state_operators import relocate
 from spark_ext.spark.logs.state_partitions import repartition
 from spark_ext.storage import Location, child, link, local_path, move
@@ -70,18 +72,18 @@ class RestoredStates:
 
     def __init__(self, comparison: Comparison, state: str, incarnation: int, lineages: Lineages) -> None:
         self._comparison, self._state, self._lineages = comparison, state, lineages
-        self._folder = f"{state}/{DRAFTS}/{incarnation}"
+        self.folder = f"{state}/{DRAFTS}/{incarnation}"
 
-    def prepare(self, spark: SparkSession, partitions: Mapping[str, int]) -> None:
+    def prepare(self, spark: SparkSession, partitions: Mapping[str, int], reshaped: ReshapedExchanges) -> None:
         """Make them, from links to the savepoint's files where that is possible."""
-        self.discard()
         saved = self._comparison.saved
         for query, name in self._queries():
-            place, draft = child(query_folder(name), "checkpoint"), child(self._folder, query)
+            place, draft = child(query_folder(name), "checkpoint"), child(self.folder, query_folder(query))
             for file in saved.below(place):
                 link(child(saved.folder, f"{place}/{file}"), child(draft, file))
             for stamp in self._earlier_stamps({query, *self._lineages.later_names(name, saved.about.lineage)}):
                 link(str(stamp), child(draft, f"{STAMPS}/{stamp.name}"))
+            _translate(draft, saved.metadata.queries[name], reshaped)
             if query in partitions:
                 repartition(spark, draft, partitions[query], f"job '{self._comparison.job}', query '{query}'")
             relocate(draft, checkpoint_of(self._state, query))
@@ -89,7 +91,7 @@ class RestoredStates:
     def put(self) -> None:
         """Put them in their places, where there is nothing."""
         for query, _ in self._queries():
-            draft, target = child(self._folder, query), checkpoint_of(self._state, query)
+            draft, target = child(self.folder, query_folder(query)), checkpoint_of(self._state, query)
             local = local_path(target)
             if local is not None:
                 local.parent.mkdir(parents=True, exist_ok=True)
@@ -102,8 +104,10 @@ class RestoredStates:
 
     def discard(self) -> None:
         """Delete what is prepared and was not put, also by a restore that was interrupted."""
+        drafts = f"{self._state}/{DRAFTS}"
+        delete_drafts(drafts)
         with suppress(OSError):
-            Location.of(f"{self._state}/{DRAFTS}", {}).folder.delete_tree()
+            Location.of(drafts, {}).folder.delete_tree()
 
     def _earlier_stamps(self, uids: Iterable[str]) -> Iterator[Path]:
         """The configurations of epochs before the cut; a savepoint has only the last of them.
@@ -123,6 +127,16 @@ class RestoredStates:
             part = self._comparison.saved.metadata.queries[name]
             if part.epoch is not None and not part.finished:
                 yield query, name
+
+
+def _translate(draft: str, part: QueryMetadata, reshaped: ReshapedExchanges) -> None:
+    """Put other positions into the last epoch of a checkpoint that is prepared."""
+    offsets = {uid: source.offset for uid, source in part.sources.items() if source.offset is not None}
+    translated = reshaped.translated(offsets)
+    log, name = SparkLog(draft), f"offsets/{part.epoch}"
+    text = log.read(name) if translated else None
+    if text is not None:
+        log.replace(name, with_offsets(text, translated))
 
 
 def exchanges_in(place: str, operator: str) -> Iterator[tuple[str, str, ExchangeMaster]]:

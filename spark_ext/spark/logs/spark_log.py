@@ -7,10 +7,11 @@ and `commits/N` (written after its sink has committed it), about 100 of each.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from spark_ext.errors import StateError
-from spark_ext.model.offsets import LoggedOffsets
+from spark_ext.model.offsets import LoggedOffsets, OffsetKind, SourceOffset, kind_of
 from spark_ext.storage import LocalFolder, folder_at
 
 
@@ -138,6 +139,18 @@ def parse_offsets(epoch: int, text: str) -> LoggedOffsets | None:
         # Spark writes them in the order of a hash map.
         offsets = [offset for _, offset in sorted(named, key=lambda pair: (len(pair[0]), pair[0]))]
     return LoggedOffsets(epoch, metadata, tuple(None if line == "-" else _parsed(line) for line in offsets))
+
+
+def with_offsets(text: str, offsets: Mapping[str, SourceOffset]) -> str:
+    """The text of `offsets/N` with other offsets for some sources, by uid."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines[2:], 2):
+        name, colon, offset = line.partition(":") if lines[0] == "v2" else ("", "", line)
+        raw = _parsed(offset)
+        if kind_of(raw) is OffsetKind.CHANNELS and raw["uid"] in offsets:
+            changed = json.dumps(offsets[raw["uid"]].to_json(), separators=(",", ":"))
+            lines[number] = f"{name}{colon}{changed}"
+    return "\n".join(lines)
 
 
 def _parsed(line: str) -> Any:
