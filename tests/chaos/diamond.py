@@ -1,7 +1,8 @@
 """Linked queries in which everything can fail: `python tests/chaos/diamond.py --out DIR`. Run it again until it ends.
 
 Generated rows -> `rows` -> exchange x -> `minutes` (windows) -> exchange y; x and y -> `both` -> the table `diamond`; x
--> `copy` -> the table `copy`. Meanwhile checkpoints are taken, or a savepoint; `--restore`, `--rescale` only change it.
+-> `copy` -> the table `copy`. Meanwhile checkpoints are taken, or a savepoint. `--restore`, `--rescale` and
+`--rescale-x` only change it.
 """
 
 import argparse
@@ -38,12 +39,12 @@ def expected(rows: int = ROWS) -> dict[str, pa.Table]:
     }
 
 
-def job(out: Path, rows: int = ROWS, **settings: Any) -> sx.Job:
+def job(out: Path, rows: int = ROWS, partitions: int = 4, **settings: Any) -> sx.Job:
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "768m", "spark.executor.memory": "512m"}
     spark = sx.session("chaos", conf=conf)
     reader = spark.readStream.format("datagen").options(uid="generated", max_rows_per_epoch=1_800, readers=3)
     made = killed_job(spark, "chaos", out / "state", **settings)
-    x = made.exchange("x", partitions=4, key="key", max_in_flight=8_000)
+    x = made.exchange("x", partitions=partitions, key="key", max_in_flight=8_000)
     y = made.exchange("y", partitions=2)
     made.add("rows", x.write(reader.options(**{**GENERATED, "rows": rows}).load().select("id", "key", "ts")))
     windows = (
@@ -90,13 +91,18 @@ def main() -> int:
     parser.add_argument("--after", type=float, default=0.0, help="seconds before it is taken")
     parser.add_argument("--restore", type=Path, help="only put the job back to this savepoint")
     parser.add_argument("--rescale", type=int, help="only give the state of `minutes` that many partitions")
+    parser.add_argument("--partitions", type=int, default=4, help="of the exchange x")
+    parser.add_argument("--rescale-x", action="store_true", help="only give the exchange x its partitions")
     given = parser.parse_args()
-    made = job(given.out.resolve(), given.rows)
+    made = job(given.out.resolve(), given.rows, given.partitions)
     if given.restore is not None:
         made.restore(given.restore)
         return 0
     if given.rescale is not None:
         made.rescale("minutes", given.rescale)
+        return 0
+    if given.rescale_x:
+        made.rescale("exchange:x", given.partitions)
         return 0
     made.start()
     over = threading.Event()

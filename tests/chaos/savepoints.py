@@ -1,6 +1,7 @@
 """Savepoints, restores and rescales of the diamond under `kill -9`: `python -m tests.chaos.savepoints --restores 10`.
 
-The driver is killed at a random moment of each cycle, and at a named step of each savepoint, restore and rescale. Half
+The driver is killed at a random moment of each cycle, and at a named step of each savepoint, restore and rescale, of a
+query's state or of an exchange. A restore may change the partitions of the exchange as well. Half
 restored, the job must refuse to start. In the end both tables are those of a job that nothing has happened to.
 """
 
@@ -30,6 +31,7 @@ from tests.support.processes import Tree
 from tests.support.waiting import until
 
 ROWS: Final = 90_000  # of the input: the cycles together do not read all of it
+PARTITIONS: Final = (3, 4, 8)  # of the exchange x
 LIMIT_S: Final = 900.0  # maximum duration of one command
 
 
@@ -41,12 +43,15 @@ _OF_RESTORES = (FailPoint.DELTA_BEFORE_ROLLBACK, FailPoint.DELTA_ROLLED_BACK)
 RESTORE_STEPS: Final = steps_of(
     "restore", *_OF_RESTORES, FailPoint.EXCHANGE_BEFORE_PUT_BACK, FailPoint.EXCHANGE_PUT_BACK
 )
-RESCALE_STEPS: Final = steps_of("rescale")
+RESCALE_STEPS: Final = tuple(set(steps_of("rescale")) - {FailPoint.RESCALE_REDISTRIBUTED})
 _OF_SAVEPOINTS = (FailPoint.EXCHANGE_BEFORE_PIN, FailPoint.EXCHANGE_PINNED)
 SAVEPOINT_STEPS: Final = steps_of(
     "savepoint", *_OF_SAVEPOINTS, FailPoint.CHECKPOINT_TRIGGERED, FailPoint.CHECKPOINT_CUT
 )
+_PINNED: Final = steps_of("savepoint", FailPoint.EXCHANGE_PINNED, FailPoint.RESCALE_REDISTRIBUTED)
+REDISTRIBUTION_STEPS: Final = (*_PINNED, *RESTORE_STEPS)  # of a savepoint, which is restored
 HALF_WAY: Final = "is not complete"  # what a start says of a restore that was interrupted
+ANOTHER: Final = "partitions of the exchange is"  # what it says of an exchange that is to be rescaled first
 say = partial(print, flush=True)
 
 
@@ -57,6 +62,7 @@ class Trial:
         self.out = folder / "job"
         self.wrong: list[str] = []
         self.kills = self.starts = 0
+        self.partitions = 4  # of the exchange x, as the job declares them
         self._steps: dict[tuple[FailPoint, ...], Iterator[FailPoint]] = {}
         self._logs = 0
 
@@ -66,6 +72,7 @@ class Trial:
         if step is not None:
             env[VARIABLE] = f"{step}=kill"
         command = [*self.scenario.command(out or self.out), "--rows", str(ROWS), *more]
+        command += ["--partitions", str(self.partitions)]
         return Tree(command, self.folder / "logs" / f"{self._logs:03}.log", env)
 
     def next_step(self, steps: tuple[FailPoint, ...]) -> FailPoint:
@@ -135,10 +142,10 @@ class Trial:
             return self._outcome(name, code, run)
         if step is FailPoint.RESTORE_COMPLETE and out is not None:
             return True  # that job has a history of its own now
-        if name == "restore" and step is not FailPoint.RESTORE_COMPLETE:
+        if name != "rescale" and step is not FailPoint.RESTORE_COMPLETE:
             with self.command(out=out) as run:
                 code = run.wait(LIMIT_S)
-            if code == 0 or HALF_WAY not in run.text():
+            if code == 0 or (ANOTHER if step in _PINNED else HALF_WAY) not in run.text():
                 self.wrong.append(f"a start after {step} was not refused, but ended with {code}: {tail(run)}")
         elif name == "rescale" and self.chance.random() < 0.5:
             self.run_for_a_while()
@@ -163,8 +170,9 @@ class Trial:
             return
         if self.chance.random() < 0.5:
             self.run_for_a_while()
+        self.partitions = self.chance.choice(PARTITIONS)  # what is in flight is distributed by the restore
         self.change("restore", RESTORE_STEPS, "--restore", str(folder))
-        say(f"restore {number}: done, {self.rows()} rows")
+        say(f"restore {number}: done with {self.partitions} partitions, {self.rows()} rows")
         if number % 3 == 0:
             self.forked(folder, number)
         shutil.rmtree(folder)
@@ -198,6 +206,13 @@ class Trial:
                 return
         self.wrong.append(f"rescale {number}: an epoch was in doubt ten times, or the query had finished")
 
+    def redistributed(self, number: int) -> None:
+        """One cycle: some epochs, a kill, another number of partitions of the exchange x."""
+        self.run_for_a_while()
+        self.partitions = self.chance.choice([one for one in PARTITIONS if one != self.partitions])
+        self.change("redistribution", REDISTRIBUTION_STEPS, "--rescale-x")
+        say(f"redistribution {number}: {self.partitions} partitions, {self.rows()} rows")
+
     def content(self) -> dict[str, Content]:
         tables = (name for name in self.scenario.tables if DeltaTable.is_deltatable(str(self.out / name)))
         return {name: Content.delta(self.out / name) for name in tables}
@@ -224,10 +239,11 @@ class Trial:
         self.wrong += [f"left in the state directory: {name}" for name in stray]
 
 
-def play(folder: Path, restores: int, rescales: int, seed: int) -> Trial:
+def play(folder: Path, restores: int, rescales: int, redistributions: int, seed: int) -> Trial:
     chance = random.Random(seed)
     trial = Trial(folder, chance)
     cycles = [*(trial.restored for _ in range(restores)), *(trial.rescaled for _ in range(rescales))]
+    cycles += [trial.redistributed for _ in range(redistributions)]
     chance.shuffle(cycles)
     for number, cycle in enumerate(cycles):
         if not trial.wrong:
@@ -238,14 +254,17 @@ def play(folder: Path, restores: int, rescales: int, seed: int) -> Trial:
 
 
 def main() -> int:
-    given = arguments("savepoints", restores=(10, "savepoints and restores"), rescales=(5, "rescales")).parse_args()
+    counts = {"restores": (10, "savepoints and restores"), "rescales": (5, "rescales"),
+              "redistributions": (5, "rescales of an exchange")}  # fmt: skip
+    given = arguments("savepoints", **counts).parse_args()
     began = time.monotonic()
     with workplace("savepoints", given.keep) as folder:
-        trial = play(folder, given.restores, given.rescales, given.seed)
+        trial = play(folder, given.restores, given.rescales, given.redistributions, given.seed)
         rows = trial.rows()
     said = verdict(trial.wrong, "both tables equal by content, nothing left behind")
     print(
-        f"{given.restores} restores, {given.rescales} rescales, {trial.kills} kills, {trial.starts} starts, seed "
+        f"{given.restores} restores, {given.rescales} rescales, {given.redistributions} redistributions, {trial.kills} "
+        f"kills, {trial.starts} starts, seed "
         f"{given.seed}, {time.monotonic() - began:.0f} s: {rows}: {said}"
     )
     return 1 if trial.wrong else 0

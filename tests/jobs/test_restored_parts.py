@@ -9,7 +9,9 @@ import pytest
 
 from spark_ext import storage
 from spark_ext.exchange.pinned import UNFINISHED, pin, put_back
+from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.restoring import restored_parts
+from spark_ext.jobs.restoring.reshaped_exchanges import ReshapedExchanges
 from spark_ext.jobs.restoring.restored_parts import RestoredStates, claim_exchanges, clear_away, exchanges_in
 from spark_ext.model.checkpoint_metadata import QueryMetadata
 from spark_ext.model.commits import FenceMark
@@ -59,7 +61,7 @@ def test_on_a_file_system_it_is_moved_aside(tmp_path: Path, again: bool) -> None
 
 def test_on_an_object_store_commits_are_copied_last(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An epoch that counts as committed has its offsets and its state, also after a crash in between."""
-    draft, place = "restoring/5/q", "queries/q/checkpoint"
+    draft, place = "restoring/5/queries/q", "queries/q/checkpoint"
     names = {"commits/7", "metadata", "offsets/7", "state/0/0/7_a.zip"}
     make(store / draft, *names)
     for name in names:  # the store of local files asks for the folders, unlike others
@@ -90,8 +92,9 @@ def test_stamps_under_a_name_between_two_renames_are_kept(tmp_path: Path) -> Non
     comparison: Any = SimpleNamespace(names={"c": "a"}, saved=saved, job="lab")
     renamed = [LineageEvent("b", 1, 2, renamed_from="a"), LineageEvent("a", 2, 2)]
     another = [LineageEvent("x", 1, 3, renamed_from="y"), LineageEvent("y", 3, 3)]
-    RestoredStates(comparison, str(tmp_path), 5, Lineages((*renamed, *another))).prepare(Mock(), {})
-    assert names_in(tmp_path / "restoring/5/c") == {f"{STAMPS}/q.json", f"{STAMPS}/r.json"}
+    reshaped = ReshapedExchanges(comparison, Composition(Mock(), "lab", str(tmp_path)), (), {})
+    RestoredStates(comparison, str(tmp_path), 5, Lineages((*renamed, *another))).prepare(Mock(), {}, reshaped)
+    assert names_in(tmp_path / "restoring/5/queries/c") == {f"{STAMPS}/q.json", f"{STAMPS}/r.json"}
 
 
 JOB = "job 'shop'"
