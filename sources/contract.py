@@ -37,6 +37,8 @@ Guaranteed:
 - Positions that you return are stored before the epoch runs. A replayed epoch is read with the same positions.
 - A channel that has finished is never read again, in no later run of the job.
 - `on_epoch_committed` is called only after the epoch's rows are safe, and in a job also for the last epoch.
+- A batch read (`spark.read`) plans with `resume`, `discover` and `advance`, without limits, to the end of each channel
+  or to its `latest`, and reads with `split` and `read`. It calls nothing else: nothing is acknowledged.
 - A source that ends while others of its query run on has an end of its own: `end_of_input`, the finished flag in the
   ledger, `on_epoch_committed` of its last epoch, and `close`, in this order. From then on nothing is called any more,
   in no later run: its planner discovers and plans nothing. A restore to an earlier epoch opens it again.
@@ -92,6 +94,11 @@ class SourceOptions(BadRowOptions):
     `on_bad_row`, `bad_rows_path`, `max_bad_share` and `max_bad_rows` are among them; see `BadRowOptions`.
     """
 
+    pace_fields: ClassVar[frozenset[str]] = frozenset(
+        {"discovery_interval", "max_bytes_per_epoch", "max_rows_per_epoch"}
+    )
+    """Options that say how fast rows are read, and not which. A batch read is made without them."""
+
     max_rows_per_epoch: int | None = Field(default=None, gt=0)
     """Most rows that one epoch reads, over all channels; None: everything available."""
     max_bytes_per_epoch: Bytes | None = Field(default=None, gt=0)
@@ -100,6 +107,11 @@ class SourceOptions(BadRowOptions):
     """How many tasks read an epoch, and how many channels are in progress at once; None: Spark's parallelism."""
     discovery_interval: Milliseconds = 10_000
     """How often an unbounded source looks for new channels, ms. A bounded one looks once per run."""
+
+    @classmethod
+    def without_pace(cls, given: Mapping[str, str]) -> dict[str, str]:
+        """Options as they were given, without those that say how fast rows are read."""
+        return {name: value for name, value in given.items() if name.lower() not in cls.pace_fields}
 
 
 @dataclass(frozen=True)
@@ -189,6 +201,9 @@ class ChannelSource(Connector):
     If other sources of the query run on, only this one's flag, last acknowledgement and `close` wait; the query does
     not, and makes no further epochs for it. After `finalization_timeout` that is an incident; it is asked on.
     """
+
+    only_in_jobs: ClassVar[str] = ""
+    """Why a batch read (`spark.read`) is refused, such as that planning leaves something behind; "": it is possible."""
 
     declared: StructType | None = None
     """The rows' schema: what the user gave to `.schema(...)`, else `schema()`. Set before planning and reading."""

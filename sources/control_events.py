@@ -86,6 +86,7 @@ class ControlEvents(ChannelSource):
 
     options_type = ControlEventsOptions
     options: ControlEventsOptions
+    only_in_jobs = "its rows are those of the job that runs the query"
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class ControlStamp(ChannelSource):
     """No rows, in the declared schema. Options: `uid`."""
 
+    only_in_jobs = "it is for the queries of jobs"
+
     @classmethod
     def name(cls) -> str:
         """The format name."""

@@ -64,6 +64,7 @@ class DataGenOptions(SourceOptions):
     identity_fields: ClassVar[frozenset[str]] = frozenset(
         {"keys", "out_of_order", "seed", "skew", "start_time", "step_ms"}
     )
+    pace_fields: ClassVar[frozenset[str]] = SourceOptions.pace_fields | {"rows_per_second"}
 
     rows: int | None = Field(default=None, ge=0)
     """Total number of rows, spread evenly over the channels; without it and `rows_of` the source is unbounded."""

@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from spark_ext.errors import refused
 from spark_ext.exchange.descriptor import event_times
 from spark_ext.exchange.kinds import parts
 from spark_ext.failpoints import FailPoint, reach
@@ -72,6 +73,10 @@ class EndOfInput(DataSource):
     def schema(self) -> str:
         """The marker's time, and a zero."""
         return f"{TIME} timestamp, {ZERO} int"
+
+    def reader(self, schema: StructType) -> NoReturn:
+        """Refused: only a stream has an end that is still to come."""
+        raise refused("it marks the end of a stream's input", f"source '{FORMAT}'", "use spark_ext.with_watermark")
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader that Spark uses."""

@@ -137,6 +137,7 @@ class HttpIngestSource(ChannelSource):
 
     options_type = HttpIngestOptions
     options: HttpIngestOptions
+    only_in_jobs = "planning decides which events are repeats, and the decision is kept"
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from spark_ext.jobs.result import JobResult as JobResult
     from spark_ext.spark.backend.failures import classify as classify
     from spark_ext.spark.session.catalogue import table_path as table_path
+    from spark_ext.spark.session.sessions import read as read
     from spark_ext.spark.session.sessions import register as register
     from spark_ext.spark.session.sessions import session as session
     from spark_ext.steering.control import Control as Control
@@ -43,6 +44,7 @@ _PLACES = {
     "errors": "spark_ext.errors",
     "failures": "spark_ext.failures",
     "listeners": "spark_ext.listeners",
+    "read": "spark_ext.spark.session.sessions:read",
     "register": "spark_ext.spark.session.sessions:register",
     "session": "spark_ext.spark.session.sessions:session",
     "table_path": "spark_ext.spark.session.catalogue:table_path",
@@ -60,6 +62,7 @@ __all__ = [
     "errors",
     "failures",
     "listeners",
+    "read",
     "register",
     "session",
     "table_path",

@@ -52,8 +52,10 @@ def with_watermark(
     their results and free their state.
 
     Inside a `Job` only; elsewhere, and if a source has no `uid` or is one of Spark's own, the end is never known and
-    the result is that of `withWatermark`. Rows and the order, names, types and nullability of columns are unchanged;
-    rows with a null or far-future event time are kept. (A far-future row advances the watermark, as with Spark's own.)
+    the result is that of `withWatermark`. A batch DataFrame has no watermark, and no row of it is late.
+
+    Rows and the order, names, types and nullability of columns are unchanged; rows with a null or far-future event
+    time are kept. (A far-future row advances the watermark, as with Spark's own.)
 
     Define one watermark per source, `with_watermark(a).unionByName(with_watermark(b))`, not one over the union, if one
     of them ends before the other. Both forms are correct; in the first one a source that has ended no longer holds the
@@ -63,18 +65,18 @@ def with_watermark(
     the least one of several. A `delay` longer than that query's keeps it back by the difference.
 
     Args:
-        df: a streaming DataFrame.
+        df: a streaming DataFrame, or a batch one.
         column: a top-level column of type timestamp.
         delay: how late rows may be, as in Spark: `"1 hour"`.
         processing_timers: what becomes of timers in processing time that are not due when the input has ended: `fire`
             waits for them, up to the job's `finalization_timeout`; with `drop` they never fire.
 
     Raises:
-        ConfigurationError: `df` is not streaming, has a watermark already or reads one uid twice; the column is
-            missing or not a timestamp; the session's watermark policy is `max`.
+        ConfigurationError: `df` has a watermark already or reads one uid twice; the column is missing or not a
+            timestamp; the session's watermark policy is `max`.
     """
     who = f"with_watermark on column '{column}'"
-    leaves = _check(df, who)
+    leaves = _check(df, who) if df.isStreaming else ()
     sources = tuple(leaf.uid or UNKNOWN for leaf in leaves)
     field = _event_time(df, column, who)
     if processing_timers not in ("fire", "drop") or (processing_timers == "fire" and UNKNOWN in sources):
@@ -85,8 +87,8 @@ def with_watermark(
             "use 'drop', or 'fire' over sources of this library with a uid",
             _KEPT,
         )
-    if UNKNOWN in sources:
-        # The end of a source without a uid is unknown.
+    if UNKNOWN in sources or not df.isStreaming:
+        # The end of a source without a uid is unknown; a batch query has no watermark, and no row is late.
         return df.withWatermark(column, delay)
     flag = "__end_of_input"  # the column that distinguishes the marker from the user's rows
     while flag.lower() in {name.lower() for name in df.columns}:
@@ -134,13 +136,6 @@ def _taken_over(df: DataFrame, leaves: Sequence[PlanSource], field: int, column:
 
 def _check(df: DataFrame, who: str) -> tuple[PlanSource, ...]:
     """The sources below, without its uid if it cannot be known when one ends."""
-    if not df.isStreaming:
-        raise refused(
-            "the DataFrame is not streaming: a batch query has no watermark",
-            who,
-            "remove with_watermark from batch queries, or read the input with spark.readStream",
-            _KEPT,
-        )
     policy = df.sparkSession.conf.get("spark.sql.streaming.multipleWatermarkPolicy", "min")
     if str(policy).lower() == "max":
         raise max_policy_error(who)

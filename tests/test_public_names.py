@@ -9,7 +9,7 @@ import spark_ext as sx
 
 MODULES = ("control", "errors", "failures", "listeners")
 OBJECTS = (
-    "Control", "Job", "JobResult", "async_map", "classify", "register", "session", "table_path", "with_control",
+    "Control", "Job", "JobResult", "async_map", "classify", "read", "register", "session", "table_path", "with_control",
     "with_watermark",
 )  # fmt: skip
 

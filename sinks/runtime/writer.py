@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import pyarrow as pa
 from pyspark.sql import datasource
@@ -17,7 +17,7 @@ from spark_ext.bad_rows.names import default_table
 from spark_ext.bad_rows.sift import Numbered
 from spark_ext.control import current, levels
 from spark_ext.control.current import EpochContext
-from spark_ext.errors import NOTHING_VISIBLE, CommitError, ConfigurationError, DataError, StateError
+from spark_ext.errors import NOTHING_VISIBLE, CommitError, ConfigurationError, DataError, StateError, refused
 from spark_ext.exchange.descriptor import event_times
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.failures import record
@@ -362,13 +362,17 @@ class SinkAdapter(DataSource):
     """Holds one sink; subclasses name its class."""
 
     contract: ClassVar[type[TwoPhaseCommitSink]]  # The class that was registered
-    sink: TwoPhaseCommitSink
 
     def __init__(self, options: Mapping[str, str]) -> None:
         # The options stay with the sink, which knows how to keep secrets.
         super().__init__({})
+        self._given = options
+
+    @cached_property
+    def sink(self) -> TwoPhaseCommitSink:
+        """The sink. Made on first use: a batch write is refused as such, whatever its options."""
         with guarded():
-            self.sink = self.contract(options)
+            return self.contract(self._given)
 
     @classmethod
     def name(cls) -> str:
@@ -379,6 +383,17 @@ class SinkAdapter(DataSource):
         """The sink's writer and committer."""
         record.install()
         return EpochWriter(self.sink, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refused: without a job's epochs nothing would be exactly once."""
+        record.install()
+        name = self.name()
+        raise refused(
+            f"{name} writes the epochs of streaming queries, and this is a batch write",
+            f"sink '{name}'",
+            "read the input with spark.readStream, and let a job write it, which ends by itself over bounded sources: "
+            f"job.add(uid, df.writeStream.format('{name}').options(...)), job.run()",
+        )
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _wrapped, (self.sink,)

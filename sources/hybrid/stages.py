@@ -87,6 +87,17 @@ class HybridOptions(SourceOptions):
         others = {kind.options_type for kind in _possible().values()}
         return super().is_secret(option) or any(options.is_secret(option) for options in others)
 
+    @classmethod
+    def without_pace(cls, given: Mapping[str, str]) -> dict[str, str]:
+        """Also without those of the stages."""
+        low = {name.lower(): value for name, value in given.items()}
+
+        def paces(name: str) -> bool:
+            stage, dot, option = name.partition(".")
+            return bool(dot) and option in source_type(low[f"{stage}.format"], "hybrid").options_type.pace_fields
+
+        return {name: value for name, value in super().without_pace(low).items() if not paces(name)}
+
     def identity(self) -> dict[str, str]:
         """Format and place of each stage. That the stages come in their order is checked when one is entered."""
         found: dict[str, str] = {}

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.collector import Collector, Destination
@@ -18,7 +19,6 @@ from spark_ext.bad_rows.names import default_table, key_of, rules_of
 from spark_ext.control import current, levels
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.failures import record
 from spark_ext.masking import guarded
 from spark_ext.model.offsets import Range, SourceOffset, ranges
 from spark_ext.sources.contract import Channel, ChannelSource, Committed
@@ -246,8 +246,6 @@ class ChannelReader(StreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a task's ranges on an executor, each batch in exactly the declared schema."""
-        from spark_ext.schemas.values import null_in, undecodable
-
         assert isinstance(partition, ReadTask)
         reach(FailPoint.SOURCE_READ)
         current.require_environment(f"source '{self.uid}'")
@@ -255,19 +253,9 @@ class ChannelReader(StreamReader):
         levels.follow()
         schema = to_arrow_schema(self._schema)
         for piece in partition.ranges:
-            channel = Channel(piece.channel, None, piece.data)
             with guarded():
                 collector = self._collecting(partition, piece)
-                rows = self._source.read(channel, piece.start, piece.end)
-                number = 0
-                for batch in sampled(rows, piece, partition.shares):
-                    if batch.schema.equals(schema) and undecodable(batch) is None and null_in(batch) is None:
-                        yield batch
-                    elif collector is None:
-                        yield conform(batch, schema, piece, self.uid)
-                    else:
-                        yield sifted(batch, schema, piece, self.uid, number, self._source.bad_row)
-                    number += batch.num_rows
+                yield from rows_of(self._source, schema, piece, partition.shares)
                 if collector is not None:
                     collector.finish()
         self._source._collect = None
@@ -300,6 +288,23 @@ class ChannelReader(StreamReader):
 
     def stop(self) -> None:
         """Nothing to release: the planner process ends."""
+
+
+def rows_of(
+    source: ChannelSource, schema: pa.Schema, piece: Range, shares: Mapping[str, float] = MappingProxyType({})
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a range in exactly the declared schema; bad rows go to what collects those of the source, if any."""
+    from spark_ext.schemas.values import null_in, undecodable
+
+    channel, uid, number = Channel(piece.channel, None, piece.data), source.options.uid, 0
+    for batch in sampled(source.read(channel, piece.start, piece.end), piece, shares):
+        if batch.schema.equals(schema) and undecodable(batch) is None and null_in(batch) is None:
+            yield batch
+        elif source.collects_bad_rows:
+            yield sifted(batch, schema, piece, uid, number, source.bad_row)
+        else:
+            yield conform(batch, schema, piece, uid)
+        number += batch.num_rows
 
 
 def assign(
@@ -394,57 +399,3 @@ class Idle:
             if left > 0:
                 self._sleep(left)
         self._looked_at = self._clock()
-
-
-# What Spark pickles: at registration the adapter's class, which reaches the process that creates the source; from then
-# on instances, which travel to planners and to every task. An adapter class is made at run time, so no module has it,
-# and cloudpickle sends it by value: a name, a base, and the source's class. That class is sent as any other: by
-# reference if it can be imported, by value if it belongs to the `__main__` of a notebook or script. Instances are sent
-# as the source alone, and wrapped again where they arrive.
-
-
-class SourceAdapter(DataSource):
-    """Holds one source; subclasses name its class."""
-
-    contract: ClassVar[type[ChannelSource]]
-
-    source: ChannelSource
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        # The options stay with the source, which knows how to keep secrets.
-        super().__init__({})
-        with guarded():
-            self.source = self.contract(options)
-
-    @classmethod
-    def name(cls) -> str:
-        """The source's format name."""
-        return cls.contract.name()
-
-    def schema(self) -> StructType | str:
-        """The source's schema."""
-        with guarded():
-            return self.source.schema()
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The source's planner and reader."""
-        record.install()
-        return ChannelReader(self.source, schema)
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _wrapped, (self.source,)
-
-
-@cache
-def data_source(kind: type[ChannelSource]) -> type[SourceAdapter]:
-    """The data source that wraps a class of sources."""
-    described = {"contract": kind, "__module__": __name__, "__doc__": kind.__doc__}
-    return type(f"SourceAdapter({kind.__name__})", (SourceAdapter,), described)
-
-
-def _wrapped(source: ChannelSource) -> SourceAdapter:
-    """An adapter that has arrived in another process."""
-    kind = data_source(type(source))
-    made = kind.__new__(kind)
-    made.__dict__.update(options={}, source=source)
-    return made

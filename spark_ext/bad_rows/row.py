@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Final
@@ -45,6 +45,35 @@ COLLECTED: Final = pa.schema(  # the columns of what a task has collected
         pa.field("raw_bytes", pa.binary()),
     ]
 )
+
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("job", pa.string()),
+        pa.field("query", pa.string()),
+        pa.field("uid", pa.string()),
+        *COLLECTED,
+        pa.field("epoch", pa.int64()),
+        pa.field("lineage", pa.int64()),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("job_id", pa.string()),
+        pa.field("replaced_in", pa.int64()),
+        pa.field("role", pa.string()),
+    ]
+)
+"""The columns of the table of bad rows. `replaced_in` is null for rows that count; else it is the lineage of the
+restore that took them back. `role` is `source` or `sink`."""
+
+
+def completed(found: pa.Table, constants: Mapping[str, object]) -> pa.Table:
+    """Collected rows with all columns of the table of bad rows; what is not given is null."""
+    columns = [
+        found.column(field.name)
+        if field.name in found.column_names
+        else pa.repeat(pa.scalar(constants.get(field.name), field.type), found.num_rows)
+        for field in SCHEMA
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
 def table_of(channel: str | None, rows: Iterable[BadRow]) -> pa.Table:

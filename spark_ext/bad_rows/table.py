@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from spark_ext.bad_rows.row import COLLECTED
+from spark_ext.bad_rows.row import SCHEMA, completed
 from spark_ext.datafiles.uri import shown
 from spark_ext.delta.failures import FAILURES, TableRef
 from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, properties, write_files
@@ -22,23 +22,6 @@ from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import logger
 
 log = logger("spark_ext.bad_rows")
-
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("job", pa.string()),
-        pa.field("query", pa.string()),
-        pa.field("uid", pa.string()),
-        *COLLECTED,
-        pa.field("epoch", pa.int64()),
-        pa.field("lineage", pa.int64()),
-        pa.field("at", pa.timestamp("us", "UTC")),
-        pa.field("job_id", pa.string()),
-        pa.field("replaced_in", pa.int64()),
-        pa.field("role", pa.string()),
-    ]
-)
-"""The columns. `replaced_in` is null for rows that count; else it is the lineage of the restore that took them back.
-`role` is `source` or `sink`."""
 
 CLOSED: Final = 1 << 62  # the number of an application id under which no epoch is added any more
 MAINTAIN_EVERY: Final = 64
@@ -173,11 +156,4 @@ class BadRowsTable:
 def _rows(owner: Owner, epochs: Epochs, numbers: Sequence[int], at: datetime) -> Iterator[pa.RecordBatch]:
     for number in numbers:
         for found in epochs[number]():
-            constants = {**asdict(owner), "epoch": number, "at": at, "replaced_in": None}
-            columns = [
-                found.column(field.name)
-                if field.name in found.column_names
-                else pa.repeat(pa.scalar(constants[field.name], field.type), found.num_rows)
-                for field in SCHEMA
-            ]
-            yield from pa.Table.from_arrays(columns, schema=SCHEMA).to_batches()
+            yield from completed(found, {**asdict(owner), "epoch": number, "at": at}).to_batches()

@@ -263,5 +263,6 @@ def _refuse(what: str) -> EpochContext:
         kept="nothing was read",
         do="call it in a function that Spark runs for the rows of a job's query (a UDF, mapInArrow, mapInPandas, "
         "applyInPandas), in foreachBatch, or in a method of a source or sink while an epoch is planned, read, "
-        "written or committed; elsewhere use job.control",
+        "written or committed; elsewhere use job.control. To explore in batch, let the function that builds the query "
+        "take the configuration as an argument, and call it with a dict",
     )

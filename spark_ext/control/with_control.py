@@ -29,22 +29,20 @@ def with_control(df: DataFrame, uid: str) -> DataFrame:
 
     Without it, events for the epochs of such a query (`set_config`, `broadcast`, `trigger_interval` ...) are rejected.
     Rows and the order, names, types and nullability of columns are unchanged. It cannot slow down or pause Spark's own
-    sources: these do not know it.
+    sources: these do not know it. A batch DataFrame has no epochs, and is returned as it is.
 
     The sources of a query are a part of its checkpoint: it can be added to a new query, or to one that is reset.
 
         frame = sx.with_control(spark.readStream.format("rate").load(), uid="rate-control")
 
     Args:
-        df: a streaming DataFrame, best right after `load()`.
+        df: a streaming DataFrame, or a batch one; best right after `load()`.
         uid: of the added source; unique in the job.
 
     Raises:
-        ConfigurationError: `df` is not streaming, or has a source of this package, which has such offsets already.
+        ConfigurationError: `df` has a source of this package, which has such offsets already.
     """
     operator = f"with_control(uid={uid!r})"
-    if not df.isStreaming:
-        raise refused("the DataFrame is not streaming", operator, "use it for streaming queries only", _KEPT)
     if not isinstance(uid, str) or not UID.fullmatch(uid):
         raise refused(
             f"{uid!r} cannot be a source's uid",
@@ -52,6 +50,8 @@ def with_control(df: DataFrame, uid: str) -> DataFrame:
             "use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
             _KEPT,
         )
+    if not df.isStreaming:
+        return df
     for leaf in backend_of(df).sources(df):
         if formats.is_channel_source(leaf.format):
             raise refused(

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.sources.contract import ChannelSource, Committed
-from spark_ext.testing.source_kit import SourceRun, Trace, drive
+from spark_ext.testing.source_kit import SourceRun, Trace, drive, read_batch
 
 
 class SourceWorld(ABC):
@@ -168,12 +168,26 @@ class SourceContract:
         assert all(lag >= whole - read for lag, read in stated)
         assert not stated or not run.source.bounded or stated[-1][0] == 0
 
+    def test_a_batch_read_has_the_same_rows(self, world: SourceWorld) -> None:
+        """To the end, or without one to where it is now; or it is refused by name. Nothing is acknowledged."""
+        source = world.source()
+        if source.only_in_jobs or not (source.bounded or source.ends_now):
+            with pytest.raises(ConfigurationError) as refused:
+                read_batch(source, world.schema)
+            assert source.options.uid in refused.value.operator
+            return
+        _same(read_batch(source, world.schema), world)
+
     def test_rows_that_do_not_have_the_declared_schema_are_refused(self, world: SourceWorld) -> None:
         """Before the first row, or at the first row that does not match; rows are never changed silently."""
         for schema in world.misfits():
             with pytest.raises((ConfigurationError, DataError)) as refused:
                 _drive(world, rng=random.Random(1), crash=0.0, schema=schema)
             _no_secret(world, str(refused.value))
+            if not world.source().only_in_jobs:
+                with pytest.raises(type(refused.value)) as in_batch:
+                    read_batch(world.source(), schema)
+                _no_secret(world, str(in_batch.value))
 
     def test_an_option_that_is_not_there_is_refused(self, world: SourceWorld) -> None:
         """At once, with the option's name, and without showing a secret."""

@@ -27,9 +27,10 @@ from spark_ext.model.offsets import Json, Position, Range, Running, SourceOffset
 from spark_ext.schemas.ddl import columns
 from spark_ext.sources.aligned import AlignedSource, Together
 from spark_ext.sources.contract import Advance, BadRow, Channel, ChannelSource, Committed, Limit
+from spark_ext.sources.runtime.batch import BatchReader
 from spark_ext.sources.runtime.planner import Planner
 from spark_ext.sources.runtime.reader import ChannelReader, ReadTask
-from spark_ext.worker_internals import pickled, unpickled
+from spark_ext.worker_internals import pickled, to_arrow_schema, unpickled
 
 
 class ContractViolation(AssertionError):
@@ -278,6 +279,37 @@ def drive(
     if run.source.bounded and not trace.ended:
         raise ContractViolation(f"a bounded source has not ended after {trace.epochs} epochs")
     return trace
+
+
+def read_batch(source: ChannelSource, schema: StructType | None = None) -> Trace:
+    """The rows of a batch read, as `spark.read` plans and reads it: reader and partitions travel to other processes.
+
+    Args:
+        source: a new one, without read limits.
+        schema: the schema that a user would pass to `.schema(...)`; None: the source's own.
+
+    Raises:
+        ContractViolation: the source was acknowledged, or told that it has ended: a batch read leaves no trace.
+    """
+    declared = schema or _struct(source.schema())
+    reader = BatchReader(source, declared)
+    shipped = pickled(reader)
+    source.__class__ = _never_told(type(source))
+    trace = Trace(schema=to_arrow_schema(declared))
+    for task in reader.partitions():
+        for batch in unpickled(shipped).read(unpickled(pickled(task))):
+            if batch.schema != trace.schema:
+                raise ContractViolation(f"a batch has other columns than the frame: {batch.schema}")
+            trace.batches.setdefault("", []).append(batch)
+    return trace
+
+
+def _never_told(kind: type[ChannelSource]) -> type[ChannelSource]:
+    def told(self: ChannelSource, *given: object) -> None:
+        raise ContractViolation("a batch read has called a hook of the source")
+
+    hooks = ("open", "on_epoch_committed", "end_of_input", "close", "is_finalized", "drained")
+    return type(kind.__name__, (kind,), dict.fromkeys(hooks, told))
 
 
 class _Planning:

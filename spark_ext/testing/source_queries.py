@@ -88,6 +88,16 @@ class SourceQueryContract:
         again = job().run(progress=False)
         assert again.query("q").finished_before and again.query("q").rows == 0
 
+    def test_a_batch_read_in_spark_has_the_rows_of_the_job(self, world: SourceWorld, spark: SparkSession) -> None:
+        """Read twice: the first read has acknowledged nothing."""
+        source: Any = world.source()
+        sx.register(spark, type(source))
+        reader = spark.read.format(source.name()).options(**source.given)
+        frame = (reader if world.schema is None else reader.schema(world.schema)).load()
+        for _ in range(2):
+            rows = frame.toArrow()
+            assert sorted(map(repr, rows.to_pylist())) == sorted(map(repr, as_rows(rows.schema, world.expected())))
+
 
 def _stream(world: SourceWorld, spark: SparkSession) -> DataFrame:
     """The source's rows, in a few epochs: each costs Spark a second."""

@@ -19,7 +19,7 @@ from spark_ext.sinks.runtime.writer import ArrowWriter, SinkAdapter
 from spark_ext.sources.contract import ChannelSource
 from spark_ext.sources.datagen import DataGen
 from spark_ext.sources.hybrid.source import Hybrid
-from spark_ext.sources.runtime.reader import SourceAdapter
+from spark_ext.sources.runtime.adapter import SourceAdapter
 from spark_ext.spark.session import formats
 
 SCHEMA = StructType().add("id", "long")

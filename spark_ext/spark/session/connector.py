@@ -34,9 +34,9 @@ class Connector(ABC):
             do=f"register it with spark_ext.register(spark, {type(self).__name__})",
         )
 
-    streamWriter = streamReader
+    reader = writer = streamWriter = streamReader
 
 
 # Spark checks the class before it calls anything, and its error suggests no remedy. A virtual subclass passes the check
-# and is then refused by the two methods above, whose error does.
+# and is then refused by the methods above, whose error does.
 DataSource.register(Connector)  # type: ignore[type-abstract]

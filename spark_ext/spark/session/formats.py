@@ -41,7 +41,7 @@ _CHANNEL_SOURCE: Final = "spark_ext.sources.contract:ChannelSource"
 
 # From a contract to the function that wraps its classes as Spark data sources. This module must not import either.
 _ADAPTERS: Final[Mapping[str, str]] = {
-    _CHANNEL_SOURCE: "spark_ext.sources.runtime.reader:data_source",
+    _CHANNEL_SOURCE: "spark_ext.sources.runtime.adapter:data_source",
     "spark_ext.sinks.contract:TwoPhaseCommitSink": "spark_ext.sinks.runtime.writer:data_source",
 }
 

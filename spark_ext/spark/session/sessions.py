@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, overload
 
 from spark_ext import errors, failpoints
 from spark_ext.errors import EnvironmentProblem
@@ -25,8 +25,9 @@ from spark_ext.spark.session.spark_home import home_without_zip
 from spark_ext.storage import StoreOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrameReader, SparkSession
     from pyspark.sql.datasource import DataSource
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
     from spark_ext.spark.session.connector import Connector
 
@@ -207,6 +208,34 @@ def _with_options(given: Mapping[str, str], key: str, options: str) -> dict[str,
 _SET_BY_PLANNERS: Final = dict.fromkeys(
     ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_PYTHON_RUNTIME"), ""
 )
+
+
+@overload
+def read(spark: SparkSession, *, batch: Literal[True]) -> DataFrameReader: ...
+
+
+@overload
+def read(spark: SparkSession, *, batch: Literal[False] = False) -> DataStreamReader: ...
+
+
+@overload
+def read(spark: SparkSession, *, batch: bool) -> DataFrameReader | DataStreamReader: ...
+
+
+def read(spark: SparkSession, *, batch: bool = False) -> DataFrameReader | DataStreamReader:
+    """The reader of a session for streams, or for batch reads: one function defines the frames of both.
+
+        def delays(spark, batch=False):
+            flights = sx.read(spark, batch=batch).format("files").option("uid", "flights")...load()
+
+    With `batch=True` every format that is bounded, or says where it ends now, has the rows that the first run of a
+    job with `until="now"` would read; nothing is acknowledged. See `docs/batch.md`.
+
+    Args:
+        spark: a registered session.
+        batch: whether the frames are batch frames.
+    """
+    return spark.read if batch else spark.readStream
 
 
 def register(
