@@ -168,7 +168,7 @@ class SourceContract:
         assert all(lag >= whole - read for lag, read in stated)
         assert not stated or not run.source.bounded or stated[-1][0] == 0
 
-    def test_a_batch_read_has_the_same_rows(self, world: SourceWorld) -> None:
+    def test_f19_a_batch_read_has_the_same_rows(self, world: SourceWorld) -> None:
         """To the end, or without one to where it is now; or it is refused by name. Nothing is acknowledged."""
         source = world.source()
         if source.only_in_jobs or not (source.bounded or source.ends_now):

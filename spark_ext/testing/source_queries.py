@@ -88,7 +88,7 @@ class SourceQueryContract:
         again = job().run(progress=False)
         assert again.query("q").finished_before and again.query("q").rows == 0
 
-    def test_a_batch_read_in_spark_has_the_rows_of_the_job(self, world: SourceWorld, spark: SparkSession) -> None:
+    def test_f19_a_batch_read_in_spark_has_the_rows_of_the_job(self, world: SourceWorld, spark: SparkSession) -> None:
         """Read twice: the first read has acknowledged nothing."""
         source: Any = world.source()
         sx.register(spark, type(source))

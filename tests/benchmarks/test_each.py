@@ -28,6 +28,7 @@ EACH: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         {"ROWS": 1000, "BAD_EVERY": 200, "SINK_ROWS": 200, "HTTP_ROWS": 100, "BATCH": 100, "PAIRS": 1},
     ),
     "bad_rows_epochs": (("bad_rows_epochs",), {"EPOCHS": 3, "WARM": 1, "ROWS": 5}),
+    "batch_read": (("batch_read", "batch_read_epoch"), {"FILES": 2, "ROWS": 100}),
     "blocked": (("blocked_query",), {"SLEEP_S": 2, "WINDOW_S": 0.3, "WARM_S": 0.0}),
     "channels": (
         named("channels", "planning", "offset"),

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 ALONE = (
     "index", "end-of-input", "linked-queries", "savepoints", "files", "delta_snapshot", "datagen", "exchange",
     "http_ingest", "delta_2pc", "files_2pc", "exchange_2pc", "control", "control_source", "metrics", "observer",
-    "bad-rows", "hourly",
+    "bad-rows", "hourly", "batch",
 )  # fmt: skip
 """Pages all of whose blocks run one after the other, from an empty folder."""
 GALLERY = tuple(sorted(path.stem for path in pages.GALLERY.glob("*.py") if path.stem not in pages.GALLERY_OF_SERVERS))
@@ -105,6 +105,7 @@ def rows(ran: Ran, path: str) -> list[dict[str, object]]:
 
 
 SAID = {
+    "explore_in_batch": "2 bad rows, 18 rows in the table; 0 differ from the batch",
     "backfill_then_live": "5000 rows, 5000 of them different",
     "cdc_to_upsert": "the first run read 3 changes, the second 3",
     "github_webhooks": "answers [202, 202, 202, 401]; 2 rows",
