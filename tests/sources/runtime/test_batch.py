@@ -14,7 +14,7 @@ from spark_ext.errors import ConfigurationError, DataError, ReplayError
 from spark_ext.model.offsets import Position
 from spark_ext.schemas.columns import spark_schema
 from spark_ext.schemas.ddl import columns
-from spark_ext.sources.contract import BadRow, Channel, ChannelSource
+from spark_ext.sources.contract import Advance, BadRow, Channel, ChannelSource, Limit
 from spark_ext.sources.datagen import DataGen
 from spark_ext.sources.hybrid.source import Hybrid
 from spark_ext.sources.runtime.adapter import data_source
@@ -85,6 +85,18 @@ def test_a_source_without_an_end_is_refused_unless_it_says_where_it_is_now() -> 
             loaded(DataGen, uid="gen", **more)
         assert refused.value.operator == "source 'gen' (datagen)" and "'rows' of datagen" in refused.value.do
     assert len(loaded(DataGen, uid="gen", rows=3)) == 3, "as the advice says"
+
+
+def test_what_comes_while_it_is_planned_is_not_read() -> None:
+    class Growing(Memory):
+        def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
+            assert self.store.advances < 100, "it does not end"
+            self.store.rows[channel.id] += 1
+            return super().advance(channel, start, limit)
+
+    source = Growing({"uid": "s"})
+    source.store, source.always_bounded = Store({"a": 5}, ends=False), False
+    assert len(rows_of(BatchReader(source, ROWS))) == 5
 
 
 def test_an_end_that_lies_in_the_future_is_not_waited_for() -> None:
