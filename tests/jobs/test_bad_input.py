@@ -54,9 +54,10 @@ def held(column: str, after: int, gate: Path) -> Column:
 
 
 def test_a_uid_that_is_missing_or_stands_for_two(lab: JobHarness) -> None:
-    with refused(ConfigurationError, "numbers (no uid)", "'uid' is missing", '.option("uid"'):
-        lab.spark.readStream.format("numbers").load()
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+    rows = lab.spark.readStream.format("numbers").load()
+    with refused(ConfigurationError, "numbers (no uid)", "'uid' is missing", '.option("uid"'):
+        job.add("q", rows.writeStream.format("folder").options(uid="q-out", path=str(lab.folder / "out")))
     writer = lab.source(counts="10").writeStream.format("folder").option("path", str(lab.folder / "out"))
     with refused(ConfigurationError, "folder (no uid)", "'uid' is missing", '.option("uid"'):
         job.add("q", writer)
