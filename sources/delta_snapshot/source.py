@@ -95,6 +95,11 @@ class DeltaSnapshot(StagedSource, ChannelSource):
     def _operator(self) -> str:
         return f"source '{self.options.uid}'"
 
+    @property
+    def table_id(self) -> str:
+        """The id of the table, once its version is chosen: one that is created again has another."""
+        return self._table
+
     @cached_property
     def _uri(self) -> str:
         filesystem, inner = self._place

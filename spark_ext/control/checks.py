@@ -12,7 +12,7 @@ from spark_ext.control.requests import ControlRefused, Refusal, Request, fingerp
 from spark_ext.model import json_schemas
 from spark_ext.model.configuration import MAX_CONFIGURATION_BYTES, Configuration
 from spark_ext.model.control import JOB, Delivery, Event, Scope, Target
-from spark_ext.model.control_kinds import BadValue, Kind, Where, checked, kinds
+from spark_ext.model.control_kinds import BadValue, Kind, checked, kinds
 from spark_ext.model.offsets import Json
 
 
@@ -53,7 +53,7 @@ def check_request(request: Request, job: KnownJob, queries: Collection[str], *, 
         raise ControlRefused.because(
             Refusal.BAD_VALUE, str(problem), operator, f"correct it; an example: {json.dumps(kind.example)}"
         ) from None
-    if delivery is Delivery.ALIGNED and not (kind.standing and kind.where is Where.EPOCH):
+    if delivery is Delivery.ALIGNED and not kind.aligned:
         raise ControlRefused.because(
             Refusal.BAD_VALUE, f"{kind.name} cannot be delivered at one cut of all queries", operator, "use immediate"
         )
@@ -122,6 +122,8 @@ def moved(
         )
     if one.kind.name == "set_config":
         _check_schema(before, event, operator)
+    if one.kind.name == "reload":
+        _check_lookup(before, event, operator)
     after = before.after([event])
     if not one.kind.standing:
         return after, size
@@ -145,6 +147,17 @@ def size_of(event: Event) -> int:
     if kind is not None and not kind.standing:
         return 0
     return len(json.dumps(event.value)) + 3 * len(str(event.target)) + 200
+
+
+def _check_lookup(before: Configuration, event: Event, operator: str) -> None:
+    known = before.standing.get("lookup_version", {}).get(str(JOB), {})
+    if event.value["lookup"] not in known:
+        raise ControlRefused.because(
+            Refusal.BAD_VALUE,
+            f"the job has no lookup '{event.value['lookup']}'",
+            operator,
+            f"name one of: {', '.join(sorted(known))}" if known else "declare it with job.lookup(...)",
+        )
 
 
 def _check_schema(before: Configuration, event: Event, operator: str) -> None:

@@ -184,6 +184,13 @@ class ControlLog:
                     found.append(refused)
             return self._add(found)
 
+    def accepted(self, idempotency_key: str) -> Event | None:
+        """The event that was accepted with a key, by whichever process; None if there is none."""
+        with self._lock:
+            self._poll()
+            found = self._keys.get(idempotency_key)
+            return None if found is None else found[1]
+
     def check(self, request: Request) -> Checked:
         """Check all of a request that does not depend on other events; raises ControlRefused."""
         job = self.known()

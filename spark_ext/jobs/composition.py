@@ -15,12 +15,14 @@ from spark_ext.ingest.description import InboxDescription
 from spark_ext.ingest.typed_rows import check_columns
 from spark_ext.jobs.exchange import Exchange, parsed
 from spark_ext.jobs.inbox import Inbox
+from spark_ext.jobs.lookup import KIND, Lookup
 from spark_ext.jobs.renamed_targets import with_renames
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.identity import lineages
 from spark_ext.ledger.schema import ControlEventRow
 from spark_ext.metrics.exporters import check_measuring
 from spark_ext.model.configuration import Configuration
+from spark_ext.model.control import JOB
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.definitions import QueryDefinition, Role
 from spark_ext.observing.dump_folder import check_dumps
@@ -114,6 +116,8 @@ class Composition:
         self.gates: list[Gate] = []
         self.exchanges: dict[str, Exchange] = {}
         self.inboxes: dict[str, Inbox] = {}
+        self.lookups: dict[str, Lookup] = {}
+        self._as_declared: dict[str, object] = {}
         self.declared = ChangeDeclarations()
         self._spark = spark
         self.job = job
@@ -225,6 +229,24 @@ class Composition:
         if name not in self.inboxes:
             raise _refused(f"the job has no inbox '{name}'", f"job '{self.job}'", "make it with job.inbox(...)")
         return self.inboxes[name]
+
+    def lookup(
+        self, name: str, path: str, columns: Sequence[str] | None, key: Sequence[str], max_bytes: str | int
+    ) -> Lookup:
+        """See `Job.lookup`. A query's function declares its lookups again each time that it is called."""
+        given = (path, None if columns is None else tuple(columns), tuple(key), max_bytes)
+        if self._as_declared.get(name, given) != given:
+            raise _refused(
+                "the job has declared it before, with another path, columns, key or max_bytes",
+                f"job '{self.job}', lookup '{name}'",
+                "declare it once, and use what job.lookup(...) has returned, or give it another name",
+            )
+        if name not in self.lookups:
+            standing = self.stored_configuration().of(KIND, JOB, name)
+            version = None if standing is None else standing["version"]
+            self.lookups[name] = Lookup.declared(self.job, name, path, columns, key, max_bytes, version)
+            self._as_declared[name] = given
+        return self.lookups[name]
 
     def build(self, gate: Gate, others: Sequence[QuerySpec], configuration: Configuration) -> QuerySpec:
         """Build a query whose time has come: calls the user's function."""

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from spark_ext.jobs.exchange import Exchange
     from spark_ext.jobs.inbox import Inbox, InboxServing
+    from spark_ext.jobs.lookup import Lookup
     from spark_ext.jobs.widget import JobWidget
     from spark_ext.model.dag import JobGraph
     from spark_ext.server.server import Tls
@@ -224,6 +225,37 @@ class Job:
             max_bytes=max_bytes,
             max_body=max_body,
         )
+
+    def lookup(
+        self,
+        name: str,
+        path: str | Path,
+        *,
+        columns: Sequence[str] | None = None,
+        key: str | Sequence[str] = (),
+        max_bytes: str | int = "256 MB",
+    ) -> Lookup:
+        """Declare a lookup: a Delta table that joins and functions of queries use beside their rows.
+
+        The first start fixes its newest version, which later starts keep; `job.control.reload(name)` replaces it. Each
+        epoch has one version, also when it is repeated.
+
+        A lookup whose table another query of the job writes is declared in the function of the query that uses it: its
+        version is fixed when the function has been called.
+
+        Args:
+            name: unique in the job; the version in force is kept under it.
+            path: of the table, local or in a store, for which the setting `storage_options` holds.
+            columns: that are read; None: all that the version in force has when the lookup is declared.
+            key: columns by which `get` finds a row; a version in which a key is repeated is refused.
+            max_bytes: the most memory that a version may take in each Python worker; a larger one is refused.
+
+        Raises:
+            ConfigurationError: the table or a column does not exist, a name or size is malformed, or the job has
+                declared it before in another way.
+        """
+        names = None if columns is None else tuple(columns)
+        return self._parts.lookup(name, str(path), names, (key,) if isinstance(key, str) else tuple(key), max_bytes)
 
     def serve_inbox(
         self,

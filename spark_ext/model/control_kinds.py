@@ -57,6 +57,7 @@ class Kind:
     slot: str = ""  # standing kind: the member, such as the key, by which a later event replaces an earlier one
     lifts: bool = False  # for a standing kind: whether the value None ends what is in force
     ends: str = ""  # the standing kind that this one ends, such as `pause` for `resume`
+    becomes: str = ""  # the standing kind of which the driver makes an event, with the same delivery
     confirmed: bool = False  # whether the value must contain `"yes": true`, because rows are skipped or repeated
     while_running: bool = False  # whether it is refused when the job is known not to run: no later start carries it out
     public: bool = True  # whether clients may request it; the job itself writes the others
@@ -73,6 +74,11 @@ class Kind:
             return self.commands
         return (Command(self.name, () if self.scopes == _JOB else ("[target]",)),)
 
+    @property
+    def aligned(self) -> bool:
+        """Whether it can take effect at one cut of all queries."""
+        return bool(self.becomes) or (self.standing and self.where is Where.EPOCH)
+
     def described(self) -> dict[str, Json]:
         """The kind as plain values, for clients."""
         return {
@@ -83,7 +89,7 @@ class Kind:
             "standing": self.standing,
             "confirmed": self.confirmed,
             "while_running": self.while_running,
-            "aligned": self.standing and self.where is Where.EPOCH,
+            "aligned": self.aligned,
             "example": self.example,
             "value_schema": None if self.value_type is None else self.value_type.model_json_schema(),
         }
@@ -194,6 +200,16 @@ BUILT_IN: tuple[Kind, ...] = (
         example={"key": "threshold", "schema": {"type": "number"}},
         commands=(Command("schema", ("key", "schema")),),
     ),
+    Kind(
+        "reload",
+        "Use another version of a lookup's table: the newest, or the one given.",
+        _JOB,
+        Where.DRIVER,
+        values.Reload,
+        becomes="lookup_version",
+        example={"lookup": "carriers"},
+        commands=(Command("reload", ("lookup", "[version]")),),
+    ),
     Kind("checkpoint", "Take an aligned checkpoint of the job.", _JOB, Where.DRIVER, while_running=True),
     Kind(
         "savepoint",
@@ -256,6 +272,16 @@ BUILT_IN: tuple[Kind, ...] = (
         values.FinalEpoch,
         public=False,
         example=1,
+    ),
+    Kind(
+        "lookup_version",
+        "Fix the version of a lookup's table.",
+        _JOB,
+        Where.EPOCH,
+        values.LookupVersion,
+        standing=True,
+        slot="lookup",
+        public=False,
     ),
     Kind(
         "renamed",

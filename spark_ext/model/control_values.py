@@ -216,6 +216,26 @@ class Renamed(Value):
     lineage: StrictInt  # the lineage of the rename; increases with each rename of a job
 
 
+class Reload(Value):
+    """Which version of which lookup is used from now on."""
+
+    lookup: Annotated[Name, about("Name of the lookup.")]
+    version: Annotated[
+        Annotated[StrictInt, Field(ge=0)] | None, about("Version of the table. Default: the newest.")
+    ] = None
+
+
+class LookupVersion(Value):
+    """The version of a lookup, and the request for it."""
+
+    lookup: Name
+    version: StrictInt
+    table: str  # the table's id
+    path: str  # as it may be shown
+    event_id: str = ""  # the event that asked for it; "": the start of the job did
+    sequence: StrictInt = 0  # of that event
+
+
 class Align(Value):
     """The checkpoint whose barrier puts aligned events into force, and the sequences of these events."""
 

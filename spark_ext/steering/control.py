@@ -200,6 +200,14 @@ class Control:
         value = schema if isinstance(schema, bool) else dict(schema)
         return self.send("config_schema", "job", {"key": key, "schema": value}, **how)
 
+    def reload(self, lookup: str, version: int | None = None, **how: Unpack[How]) -> SentEvent:
+        """Use another version of a lookup's table; None: the newest one. The result has the version.
+
+        A job that does not run reloads when it is started. `applied` has the first epoch of each query with it.
+        """
+        value: dict[str, Json] = {"lookup": lookup}
+        return self.send("reload", value=value if version is None else {**value, "version": version}, **how)
+
     # -- carried out once ---------------------------------------------------------------------------------------------
 
     def checkpoint(self, **how: Unpack[How]) -> SentEvent:
@@ -306,6 +314,18 @@ class Control:
             "standing": found.to_json()["standing"],
             "aligned": dict(found.aligned),
         }
+
+    def lookups(self) -> list[dict[str, Any]]:
+        """The lookups: `lookup`, `path`, `table` (the table's id), `version`, and its first epoch by query, `since`."""
+        slots = self.config()["standing"].get("lookup_version", {}).get("job", {})
+        events = self.events("lookup_version", limit=ALL)
+        return [
+            {
+                **{name: value[name] for name in ("lookup", "path", "table", "version")},
+                "since": next((dict(one.applied) for one in events if one.value == value), {}),
+            }
+            for _, value in sorted(slots.items())
+        ]
 
     def kinds(self) -> list[dict[str, Any]]:
         """The kinds of events that may be sent: `name`, `about`, `targets`, `example`, `value_schema` and others."""

@@ -38,7 +38,8 @@ STEPS: dict[str, str] = {
     # In the driver itself.
     FailPoint.LEDGER_BEFORE_CONTROL_TRANSITIONS: "kill",
     FailPoint.LEDGER_CONTROL_TRANSITIONS: "kill",
-    FailPoint.LEDGER_CONTROL_EVENTS: "kill",
+    FailPoint.LEDGER_BEFORE_CONTROL_EVENTS: "kill",  # the version of the lookup
+    FailPoint.LEDGER_CONTROL_EVENTS: "kill#2",  # the barrier of the aligned event
     FailPoint.CHECKPOINT_TRIGGERED: "kill",
     FailPoint.CHECKPOINT_CUT: "kill",
     FailPoint.CHECKPOINT_RECORDED: "kill",
@@ -60,6 +61,7 @@ class Death:
     step: str
     stage: EventState  # accepted before the driver was started; so was `aligned`
     aligned: EventState
+    reload: EventState
     planned: Mapping[tuple[str, int], str]  # the offsets that it has left
 
 
@@ -94,9 +96,10 @@ def crash(spark: SparkSession, folder: Path, steps: Sequence[str]) -> Crashed:
     sent, deaths = [limit, forward, back], []
     for number, step in enumerate(steps, 1):
         stage, note = job.set("stage", number), job.send("broadcast", "job", {"type": "note", "value": number})
+        reload = job.reload()
         aligned = job.set(f"both {number}", number, delivery="aligned")
-        sent += [stage, note, aligned]
-        deaths.append(Death(step, stage, aligned, killed_at(job, step)))
+        sent += [stage, note, reload, aligned]
+        deaths.append(Death(step, stage, aligned, reload, killed_at(job, step)))
     last = len(steps) + 1
     sent += [job.set("stage", last), job.send("broadcast", "job", {"type": "note", "value": last})]
     second = steered(spark, folder).start()
@@ -139,7 +142,8 @@ def test_e1_an_accepted_event_takes_effect_once_after_a_kill(crashed: Crashed) -
     assert crashed.job.told.problems() == []
     assert {crashed.over(event).status for event in crashed.sent} == {"acknowledged"}
     sent = [event.idempotency_key for event in crashed.sent]
-    assert [row.idempotency_key for row in crashed.job.told.events() if row.idempotency_key] == sent
+    rows = crashed.job.told.events()
+    assert [row.idempotency_key for row in rows if row.idempotency_key and row.origin != "job"] == sent
 
 
 @pytest.mark.core_for(*FEW)
@@ -154,6 +158,21 @@ def test_e2_a_replayed_epoch_has_its_first_configuration(crashed: Crashed) -> No
         if death.step in (CORE, FailPoint.SINK_BEFORE_COMMIT):
             applied = crashed.over(death.stage).applied
             assert any((query, epoch) in death.planned for query, epoch in applied.items())
+
+
+@pytest.mark.core_for(*FEW)
+def test_l2_a_reload_is_obeyed_once_and_replayed_epochs_have_their_version(crashed: Crashed) -> None:
+    """What each row saw is compared with its epoch's stamp in `problems`."""
+    made = [row.value for row in crashed.job.told.events() if row.kind == "lookup_version"]
+    assert [value["version"] for value in made] == list(range(len(crashed.deaths) + 1)), "none is made twice"
+    for number, death in enumerate(crashed.deaths, 1):
+        event = crashed.over(death.reload)
+        assert (event.status, event.result) == ("acknowledged", {"version": number})
+        assert event.applied.keys() == {"q", "r"}
+        for query, epoch in event.applied.items():
+            rows = crashed.job.told.table(query)
+            assert all(row["version"] >= number for row in rows if row["epoch"] >= epoch)
+            assert all(row["version"] < number for row in rows if row["epoch"] < epoch)
 
 
 @pytest.mark.core_for(*FEW)

@@ -23,7 +23,7 @@ from tests.conformance import test_control_queries
 from tests.conformance.test_control_crashes import assert_aligned, assert_emitted_once
 from tests.jobs.changes import NEVER
 from tests.support.controlled import generated, told
-from tests.support.steered import ENDS, RATE, Steering, steered
+from tests.support.steered import ENDS, RATE, Steering, steered, write_version
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(1200)
@@ -35,6 +35,7 @@ class Changed:
     events: dict[str, EventState] = field(default_factory=dict)
     paused: tuple[int, int] = (0, 0)  # the epochs of `q` between which it was paused
     paused_state: str = ""
+    lookups: list[dict[str, Any]] = field(default_factory=list)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,14 @@ def changed(spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFac
         found.paused = begin, end
         job.sees("two", 1)
         job.sees("two", 1, "r")
+        do("reload", job.reload())
+        until(lambda: job.told.table("q")[-1]["version"] == 1, "rows of the version")
+        do("no version", job.send("reload", value={"lookup": "versions", "version": 7}))
+        write_version(folder)
+        other = job.reload(delivery="aligned")
         do("aligned", job.set("both", 1, delivery="aligned"))
+        do("aligned reload", other)
+        found.lookups = run.control.lookups()
         job.sees("both", 1)
         job.sees("both", 1, "r")
         until(lambda: job.committed() % 3 == 1 and job.committed("r") % 3 == 1, "what functions have emitted")
@@ -116,6 +124,22 @@ def test_e9_an_aligned_event_switches_both_queries_at_one_cut(changed: Changed) 
     # Acknowledged when the last of them has applied it.
     last = [step for step in immediate.steps if step.status == "acknowledged"]
     assert len(last) == 1 and last[0].at >= max(step.at for step in immediate.steps if step.status == "applied")
+
+
+@pytest.mark.core
+def test_l1_each_epoch_has_the_version_of_its_stamp(changed: Changed) -> None:
+    """That rows saw this version is said by `problems` of the first test; version 2 is written, and never asked for."""
+    reload, aligned = changed.events["reload"], changed.events["aligned reload"]
+    assert [one.result for one in (reload, aligned)] == [{"version": 1}, {"version": 3}]
+    for query in ("q", "r"):
+        rows = changed.job.told.table(query)
+        assert {row["version"] for row in rows if row["epoch"] >= aligned.applied[query]} == {3}
+        assert {row["version"] for row in rows if reload.applied[query] <= row["epoch"] < aligned.applied[query]} == {1}
+        assert {row["version"] for row in rows if row["epoch"] < reload.applied[query]} == {0}
+    refused = changed.events["no version"]
+    assert refused.status == "rejected" and "version 7" in refused.reason
+    (shown,) = changed.lookups
+    assert (shown["lookup"], shown["version"], shown["since"]) == ("versions", 3, dict(aligned.applied))
 
 
 @pytest.mark.core

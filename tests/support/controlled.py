@@ -20,6 +20,8 @@ from pyspark.sql import functions as F
 import spark_ext as sx
 from spark_ext import failpoints
 from spark_ext.control import stamps
+from spark_ext.jobs.controlling.lookup_versions import versions_in
+from spark_ext.jobs.lookup import Lookup
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow, EpochRow
 from spark_ext.model.configuration import Configuration
@@ -28,7 +30,7 @@ from spark_ext.model.query_offsets import source_offsets
 from spark_ext.sources.runtime.sample import sampled, shares_of
 from spark_ext.spark.logs.spark_log import SparkLog
 
-SCHEMA = "source string, channel string, seq bigint, part int, epoch bigint, config string, events string"
+SCHEMA = "source string, channel string, seq bigint, part int, epoch bigint, config string, events string, version long"
 
 
 def generated(spark: SparkSession, uid: str, **options: Any) -> DataFrame:
@@ -37,8 +39,10 @@ def generated(spark: SparkSession, uid: str, **options: Any) -> DataFrame:
     return rows.select(F.lit(uid).alias("source"), F.col("channel").cast("string").alias("channel"), "seq")
 
 
-def told(frame: DataFrame, query: str = "q", *, emits: int = 0, stages: bool = False) -> DataFrame:
-    """The rows with what is in force where they are.
+def told(
+    frame: DataFrame, query: str = "q", *, emits: int = 0, stages: bool = False, lookup: Lookup | None = None
+) -> DataFrame:
+    """The rows with what is in force where they are; of a lookup its only row, which has the number of its version.
 
     Each task with rows emits an event in every epoch that is a multiple of `emits`. With `stages` it reaches the fail
     point `rows.<value of the key stage>`.
@@ -64,11 +68,18 @@ def told(frame: DataFrame, query: str = "q", *, emits: int = 0, stages: bool = F
                     pa.array([epoch] * count, pa.int64()),
                     pa.array([json.dumps(seen, sort_keys=True)] * count, pa.string()),
                     pa.array([json.dumps(numbers)] * count, pa.string()),
+                    pa.array([version_in(lookup)] * count, pa.int64()),
                 ],
-                names=["source", "channel", "seq", "part", "epoch", "config", "events"],
+                names=["source", "channel", "seq", "part", "epoch", "config", "events", "version"],
             )
 
     return frame.mapInArrow(look, SCHEMA)
+
+
+def version_in(lookup: Lookup | None) -> int | None:
+    found = None if lookup is None else lookup.get("version")
+    assert lookup is None or (found is not None and lookup.table().to_pylist() == [found])
+    return None if found is None else int(found["number"])
 
 
 def pickled_by_value() -> None:
@@ -217,6 +228,9 @@ class Told:
             others = {row["config"] for row in rows} - {config}
             if others:
                 yield f"{query}: epoch {epoch.number} has the configuration {config}, and its rows saw {others}"
+            number = {row["version"] for row in rows} - {one["version"] for one in versions_in(epoch.configuration)}
+            if number - {None}:
+                yield f"{query}: rows of epoch {epoch.number} saw the versions {number} of the lookup"
             seen = {row["events"] for row in rows}
             if len(seen) > 1:
                 yield f"{query}: rows of epoch {epoch.number} saw {seen}"
@@ -255,7 +269,7 @@ class Told:
             finals = [step for step in steps[row.event_id] if step.query == "" and step.status in FINAL]
             if len(finals) > 1:
                 yield f"{_name(row)} has the final steps {[step.status for step in finals]}"
-            if row.kind in ("align", "release", "renamed") or row.delivery == "aligned":
+            if row.kind in ("align", "release", "renamed", "reload") or row.delivery == "aligned":
                 continue
             for step in steps[row.event_id]:
                 if step.query and step.epoch is not None and step.lineage == self._lineage(step.query):

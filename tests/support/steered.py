@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import spark_ext as sx
@@ -33,10 +35,21 @@ def steered(spark: SparkSession, folder: Path, **settings: Any) -> Job:
     r = generated(spark, "other", channels=1, **live)
     given = {"interval": "50 ms", "checkpoint_interval": "200 ms", "retained_checkpoints": 3, "restart_backoff": 20}
     made = sx.Job(spark, "lab", state=folder / "state", **{**given, **settings})
+    if not DeltaTable.is_deltatable(str(folder / "versions")):
+        write_version(folder)
+    lookup = made.lookup("versions", folder / "versions", key="name")
     for query, frame in (("q", q), ("r", r)):
-        rows = told(frame, query, emits=3, stages=True)
+        rows = told(frame, query, emits=3, stages=True, lookup=lookup)
         made.add(query, rows.writeStream.format("delta_2pc").options(uid=f"{query}-table", path=str(folder / query)))
     return made
+
+
+def write_version(folder: Path) -> int:
+    """Write the next version of the table `versions`; its only row has the version's number, which is returned."""
+    place = str(folder / "versions")
+    number = DeltaTable(place).version() + 1 if DeltaTable.is_deltatable(place) else 0
+    write_deltalake(place, pa.table({"name": ["version"], "number": [number]}), mode="overwrite")
+    return number
 
 
 class Steering:
@@ -50,6 +63,11 @@ class Steering:
 
     def set(self, key: str, value: Any, target: str = "job", **more: Any) -> EventState:
         return self.send("set_config", target, {"key": key, "value": value}, **more)
+
+    def reload(self, **more: Any) -> EventState:
+        """Write a version of the lookup's table, and ask for the newest one."""
+        write_version(self.folder)
+        return self.send("reload", value={"lookup": "versions"}, **more)
 
     def over(self, *events: EventState) -> list[EventState]:
         """Wait until events have their final status."""

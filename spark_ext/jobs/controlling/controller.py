@@ -234,11 +234,18 @@ class Controller:
         self._put(event, last)
 
     def _put(self, event: Event, step: Step) -> None:
+        if event.kind == "lookup_version" and event.value.get("event_id"):
+            # First the request for it: a version whose outcome is known is not looked at again.
+            told = step if step.query else replace(step, result={"version": event.value["version"]})
+            self._write(event.value["event_id"], event.value["sequence"], told)
+        self._write(event.event_id, event.sequence, step)
+
+    def _write(self, event_id: str, sequence: int, step: Step) -> None:
         self._context.write_behind.put_soon(
             transition(
                 self._context.incarnation,
-                event.event_id,
-                event.sequence,
+                event_id,
+                sequence,
                 step.status,
                 query=step.query,
                 epoch=step.epoch,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from spark_ext.jobs.checkpointing.barriers import AlignedCheckpoints
     from spark_ext.jobs.checkpointing.savepoint_requests import CheckpointRequest, Savepoints
+    from spark_ext.jobs.controlling.lookup_versions import LookupVersions
     from spark_ext.jobs.controlling.rebuild import Rebuilds
     from spark_ext.jobs.ending import EndRequest
     from spark_ext.model.configuration import Configuration
@@ -89,10 +90,23 @@ class DriverDirectives:
             put(event, Step("acknowledged"))
         elif kind.standing or event.kind == "drain":
             pass  # epochs obey it as well, and say when
+        elif event.kind == "reload":
+            self._reload(event, put)
         elif left:
             put(event, Step("failed", reason=LOST))
         else:
             self._once(event, kind, put)
+
+    def _reload(self, event: Event, put: Put) -> None:
+        """Make the event of the version, whose outcome is that of the request."""
+
+        def done(outcome: Outcome[None]) -> None:
+            if isinstance(outcome.error, TerminalError):
+                put(event, Step("rejected", reason=outcome.error.what))
+            elif outcome.error is not None:
+                put(event, Step("failed", reason=str(outcome.error)))
+
+        self._worker.do(event.kind, partial(self._actions.reload, event), done)
 
     def _once(self, event: Event, kind: Kind, put: Put) -> None:
         try:
@@ -202,10 +216,11 @@ class JobActions:
         savepoints: Savepoints,
         dumps: Dumps,
         rebuilds: Rebuilds,
+        lookups: LookupVersions,
     ) -> None:
         self._in_spark, self._context, self._dumps = backend_of(spark).diagnosis(spark), context, dumps
         self.stop, self.checkpoint, self.savepoint = request.stop, aligned.request, savepoints.request
-        self.restart, self.restarted = rebuilds.restart, rebuilds.restarted
+        self.restart, self.restarted, self.reload = rebuilds.restart, rebuilds.restarted, lookups.reload
 
     def check_folder(self, folder: str, *, remote: bool) -> str:
         """The folder of a savepoint, as the driver sees it; refuses one that cannot be used, or not over HTTP."""

@@ -34,6 +34,7 @@ from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from spark_ext.control.log import ControlLog
+    from spark_ext.jobs.controlling.lookup_versions import LookupVersions
     from spark_ext.jobs.ending import EndRequest
     from spark_ext.jobs.execution_graph import ExecutionGraph
     from spark_ext.model.offsets import Json
@@ -110,10 +111,11 @@ class Rebuilds:
         configuration: Configuration,
         execution: ExecutionGraph,
         request: EndRequest,
+        lookups: LookupVersions,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context, self._control, self._configuration = context, control, configuration
-        self._execution, self._request, self._clock = execution, request, clock
+        self._execution, self._request, self._lookups, self._clock = execution, request, lookups, clock
         self._worker = Worker(f"spark-ext-rebuilds-{context.job}", context.wake.set)
         self._left: deque[_Change] = deque()
         self._current: _Change | None = None
@@ -219,6 +221,7 @@ class Rebuilds:
                 assert run.spec.built is not None
                 if run.spec.built.differs(values) and not _late(change.subject, run):
                     found[run.spec.uid] = rebuilt(run.spec, run.checkpoint, values, change.event.sequence)
+            self._lookups.fix()
             return found
 
         def built(outcome: Outcome[dict[str, QuerySpec]]) -> None:

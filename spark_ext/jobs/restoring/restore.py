@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.checkpoints.savepoint import Savepoint, exchange_folder, read_savepoint, retained_folder
+from spark_ext.control.log import ControlLog
 from spark_ext.errors import RESET, ConfigurationError, JobFailedError, SparkExtError, StateError
 from spark_ext.exchange.pinned import put_back
 from spark_ext.failpoints import FailPoint, reach
@@ -42,7 +43,7 @@ from spark_ext.jobs.restoring.restored_parts import (
     exchanges_in,
     put_back_bad_rows,
 )
-from spark_ext.jobs.restoring.restored_rows import restored_rows
+from spark_ext.jobs.restoring.restored_rows import put_back_lookups, restored_rows
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.ledger.identity import job_row
 from spark_ext.ledger.memory import JobMemory
@@ -315,6 +316,7 @@ class _Restore:
         writer.append([job_row(incarnation, "rescaled", at, lineage=lineage, reason=one.described) for one in reshaped])
         self._taken(Step.FLAGS, writer, lineage, saved)
         reach(FailPoint.RESTORE_FLAGS)
+        put_back_lookups(comparison, ControlLog(self._ledger, incarnation.fence))
         renamed = {query: name for query, name in comparison.names.items() if query != name}
         writer.restored(lineage, saved.about.lineage, saved.folder, renamed)
         reach(FailPoint.RESTORE_COMPLETE)

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from spark_ext.control import stamps
+from spark_ext.control.job_events import request
 from spark_ext.jobs.checkpointing.retained import unused_number
+from spark_ext.jobs.controlling.lookup_versions import versions_in
+from spark_ext.jobs.lookup import KIND
 from spark_ext.ledger.schema import (
     CheckpointRow,
     ControlEventRow,
@@ -21,12 +24,15 @@ from spark_ext.ledger.schema import (
     Row,
 )
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
+from spark_ext.model.control import JOB
 from spark_ext.model.lifecycle import FinalStep
 
 if TYPE_CHECKING:
+    from spark_ext.control.log import ControlLog
     from spark_ext.jobs.restoring.restore_checks import Comparison
     from spark_ext.ledger import Incarnation, Ledger
     from spark_ext.model.checkpoint_metadata import QueryMetadata
+    from spark_ext.model.configuration import Configuration
 
 RESTORED = "restored"  # the kind of a control event that stands for those of the job that a savepoint was taken of
 
@@ -110,16 +116,7 @@ def _control(comparison: Comparison, ledger: Ledger, stamp: dict[str, Any]) -> l
 
     What stood in the newest of the epochs stands in this job, too: also for what is no source of the savepoint.
     """
-    newest = max(
-        (
-            (source.offset.control, source.offset.stamp, name)
-            for name, part in comparison.saved.metadata.queries.items()
-            for source in part.sources.values()
-            if source.offset is not None
-        ),
-        default=(0, "", ""),
-    )
-    control, name, query = newest
+    control, name, query = _newest(comparison)
     if control <= ledger.newest_control_sequence():
         return []
     first = f"{RESTORED}-{stamp['lineage']}"
@@ -137,8 +134,7 @@ def _control(comparison: Comparison, ledger: Ledger, stamp: dict[str, Any]) -> l
     rows: list[Row] = [restored]
     if not name:
         return rows
-    place = f"{comparison.saved.folder.rstrip('/')}/queries/{query}/checkpoint"
-    standing = stamps.read(place, name).configuration.standing
+    standing = _saved(comparison, query, name).standing
     names = {f"query:{name}": f"query:{now}" for now, name in comparison.names.items()}
     slots = [
         {"kind": kind, "target": names.get(target, target), "value": value}
@@ -152,6 +148,32 @@ def _control(comparison: Comparison, ledger: Ledger, stamp: dict[str, Any]) -> l
         rows.append(replace(restored, **one, **slot, status="accepted", origin="restore"))
         rows.append(ControlTransitionRow(**one, status="acknowledged", query="", epoch=None, reason=why, **stamp))
     return rows
+
+
+def _newest(comparison: Comparison) -> tuple[int, str, str]:
+    """The last event that an offset of the savepoint contains, the stamp that goes with it, and the query."""
+    return max(
+        (
+            (source.offset.control, source.offset.stamp, name)
+            for name, part in comparison.saved.metadata.queries.items()
+            for source in part.sources.values()
+            if source.offset is not None
+        ),
+        default=(0, "", ""),
+    )
+
+
+def _saved(comparison: Comparison, query: str, stamp: str) -> Configuration:
+    return stamps.read(f"{comparison.saved.folder.rstrip('/')}/queries/{query}/checkpoint", stamp).configuration
+
+
+def put_back_lookups(comparison: Comparison, control: ControlLog) -> None:
+    """Lookups have the versions of the savepoint again: what is read again finds what it found the first time."""
+    _, stamp, query = _newest(comparison)
+    now = control.configuration().standing.get(KIND, {}).get(str(JOB), {})
+    for value in versions_in(_saved(comparison, query, stamp)) if stamp else ():
+        if now.get(value["lookup"]) != value:
+            request(control, "job", KIND, {**value, "event_id": "", "sequence": 0})
 
 
 def _checkpoints(comparison: Comparison, ledger: Ledger, stamp: dict[str, Any]) -> list[CheckpointRow]:

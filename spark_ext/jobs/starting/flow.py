@@ -20,6 +20,7 @@ from spark_ext.queries.assembly import query_run
 from spark_ext.queries.writer_checks import NOTHING_STARTED, check_ends_now
 
 if TYPE_CHECKING:
+    from spark_ext.jobs.controlling.lookup_versions import LookupVersions
     from spark_ext.jobs.execution_graph import ExecutionGraph
     from spark_ext.jobs.linking.exchanges import Exchanges
     from spark_ext.ledger import LedgerWriter
@@ -151,10 +152,12 @@ class LateQueries:
         execution: ExecutionGraph,
         writer: LedgerWriter,
         exchanges: Exchanges,
+        lookups: LookupVersions,
         configuration: Callable[[], Configuration],
     ) -> None:
         self._composition, self._memory, self._context, self._execution = composition, memory, context, execution
         self._writer, self._exchanges, self._configuration = writer, exchanges, configuration
+        self._lookups = lookups
         self._graph = execution.graph
         self._rows: dict[str, DefinitionRow] = {}
 
@@ -169,6 +172,7 @@ class LateQueries:
         self._rows[spec.uid] = recall_late(self._context.job, self._memory, spec, there, number)
         if self._context.until is not None:
             check_now(spec, self._context.job)
+        self._lookups.fix()
         run = query_run(spec, self._context, self._memory.lineage(spec.uid), {}, ())
         run.restore(None)
         return run

@@ -31,6 +31,7 @@ from spark_ext.jobs.checkpointing.retained import unused_number
 from spark_ext.jobs.checkpointing.savepoint_requests import Savepoints
 from spark_ext.jobs.controlling.controller import Controller, unread
 from spark_ext.jobs.controlling.driver_directives import DriverDirectives, JobActions
+from spark_ext.jobs.controlling.lookup_versions import LookupVersions
 from spark_ext.jobs.controlling.rebuild import Rebuilds, as_planned
 from spark_ext.jobs.coordinator import Coordinator, JobParts
 from spark_ext.jobs.ending import EndRequest
@@ -52,6 +53,7 @@ from spark_ext.jobs.starting.flow import (
 )
 from spark_ext.jobs.starting.recorded_past import RecordedState, compared, recall
 from spark_ext.ledger.memory import JobMemory
+from spark_ext.ledger.view import event_of
 from spark_ext.listeners.job_listener import JobListener
 from spark_ext.masking import logger
 from spark_ext.model.lifecycle import State
@@ -59,7 +61,7 @@ from spark_ext.model.restarts import UntilNow
 from spark_ext.observing.bookkeeping import Bookkeeping, begin_bookkeeping
 from spark_ext.observing.upkeep import Upkeep
 from spark_ext.queries.assembly import query_run
-from spark_ext.queries.context import JobContext
+from spark_ext.queries.context import JobContext, checkpoint_of
 from spark_ext.queries.describe_failure import diagnosed
 from spark_ext.queries.run import QueryRun
 from spark_ext.queries.worker import Outcome, Worker
@@ -151,14 +153,15 @@ def start_job(
         # A job that is stopped meanwhile starts nothing, and what the older one still runs is left as it is.
         halted = not stop_older(_older(spark, ledger.uri), books.context, stopping)
         control = ControlLog(ledger, books.context.incarnation.fence, composition.uids)
-        plan = _planned(books, composition, control, options, halted=halted)
+        lookups = LookupVersions(name, control, composition.lookups)
+        plan = _planned(books, composition, control, lookups, options, halted=halted)
         context = _context(books, control, plan, options, execution)
         finals = _supervise(plan, context, execution, halted=halted)
         listener = JobListener(partial(_report, execution, context))
         remove_listener = partial(backend_of(spark).remove_listener, spark, listener)
         pollers = books.pollers()
         at_end = (*(() if metrics is None else (metrics.end,)), remove_listener, *(one.close for one in pollers))
-        coordinator, parts = _assembled(books, composition, control, plan, context, execution, finals, at_end)
+        coordinator, parts = _assembled(books, composition, control, lookups, plan, context, execution, finals, at_end)
         undo.insert(0, coordinator.refuse)
         waiting = [run for run in execution.runs if needs_spark(run, drained=parts.request.drained(run.lineage))]
         _stop_if_asked(coordinator, parts.controller.stop_requested, name, halted=halted)
@@ -203,7 +206,13 @@ def _require_file_system(job: str, state: str) -> None:
 
 
 def _planned(
-    books: Bookkeeping, composition: Composition, control: ControlLog, options: StartOptions, *, halted: bool
+    books: Bookkeeping,
+    composition: Composition,
+    control: ControlLog,
+    lookups: LookupVersions,
+    options: StartOptions,
+    *,
+    halted: bool,
 ) -> StartPlan:
     """Read what earlier starts have left, build the queries, and compare them with it, unless the job was stopped."""
     ledger, write_behind, job = books.ledger, books.context.write_behind, books.context.job
@@ -225,6 +234,12 @@ def _planned(
         past = recall(compared(job, memory, ledger, specs, composition.declared, writer.incarnation, gated), writer)
         books.incidents.adopt(past.memory, composition.uids, write_behind)
     present = add_events(control, past.memory.lineages)
+    unfinished = {
+        spec.uid: checkpoint_of(ledger.uri, spec.uid) for spec in specs if not past.memory.of(spec.uid).finished
+    }
+    if composition.lookups and unfinished and not halted:
+        open_reloads = in_force(ledger.open_control_events(), "reload")
+        lookups.begin([event_of(row) for row in open_reloads], unfinished)
     for notice in past.notices:
         write_behind.incident(f"job '{job}', query '{notice.query}'", "definition", notice.what, notice.action)
     sources = [one.uid for spec in specs for one in spec.sources]
@@ -305,6 +320,7 @@ def _assembled(
     books: Bookkeeping,
     composition: Composition,
     control: ControlLog,
+    lookups: LookupVersions,
     plan: StartPlan,
     context: JobContext,
     execution: ExecutionGraph,
@@ -331,12 +347,13 @@ def _assembled(
         execution,
         books.writer,
         exchanges,
+        lookups,
         lambda: with_renames(control.configuration(), memory.lineages, composition.declared.renamed),
     )
     savepoints = Savepoints(context, ledger, execution, exchanges, take_id)
     aligned = AlignedCheckpoints(context, execution, exchanges, savepoints)
-    rebuilds = Rebuilds(context, control, plan.configuration, execution, request)
-    actions = JobActions(books.spark, context, request, aligned, savepoints, books.dumps, rebuilds)
+    rebuilds = Rebuilds(context, control, plan.configuration, execution, request, lookups)
+    actions = JobActions(books.spark, context, request, aligned, savepoints, books.dumps, rebuilds, lookups)
     parts = JobParts(
         request=request,
         upkeep=Upkeep(context, ledger, execution.keep_registered),
