@@ -45,6 +45,8 @@ TABLE: Final = (
      "tests/conformance/test_identity.py::test_i1_a_renamed_query_is_refused_until_the_user_says_so"),
     (r"job\.remove|add it, |add it again|leave out job\.add|leave the query out|remove that call",
      "tests/conformance/test_identity.py::test_i8_a_job_whose_unfinished_query_is_gone_is_not_finished"),
+    (r"STATE reload|reload again", "tests/jobs/test_lookups.py::"
+     "test_a_version_that_is_gone_is_refused_and_a_reload_is_the_way_out"),
     (r"accept=\(", "tests/conformance/test_identity.py::test_i6_what_an_operator_reads_or_writes_identifies_it"),
     (r"move it back to|swap|order of their first start|sources? back as they were",
      "tests/conformance/test_restore.py::test_r12_two_sources_swapped_between_runs_are_refused"),

@@ -224,7 +224,7 @@ class Lookup:
     def _who(self) -> str:
         return f"job '{self.job}', lookup '{self.name}'"
 
-    def load(self, version: int | None, do: str) -> LookupRows:
+    def read_version(self, version: int | None, do: str) -> LookupRows:
         """Read a version (None: the newest one), and check its columns, size and key; `do` is the way out.
 
         Raises:
@@ -237,20 +237,22 @@ class Lookup:
             raise
         except SparkExtError as problem:
             number = "the newest version" if version is None else f"version {version}"
-            raise self._lost(f"{number} of '{shown(self.path)}' cannot be used: {problem.what}", do) from problem
+            raise self._version_lost(
+                f"{number} of '{shown(self.path)}' cannot be used: {problem.what}", do
+            ) from problem
         repeated = found.repeated(self.key) if self.key else None
         if repeated is not None:
-            raise self._lost(
+            raise self._version_lost(
                 f"several rows of version {found.version} of '{shown(self.path)}' have the key {dict(repeated)}",
                 f"correct the table, then {do}; or declare the lookup without key",
             )
         return found
 
-    def check(self, value: Mapping[str, Any], do: str) -> None:
-        """Refuse a version, as an event names it, that is not there any more; raises as `load`."""
-        found = self.load(value["version"], do)
+    def check_version(self, value: Mapping[str, Any], do: str) -> None:
+        """Refuse a version, as an event names it, that is not there any more; raises as `read_version`."""
+        found = self.read_version(value["version"], do)
         if found.table_id != value["table"]:
-            raise self._replaced(value, do)
+            raise self._version_replaced(value, do)
 
     def _present(self) -> LookupRows:
         found = current()
@@ -261,20 +263,20 @@ class Lookup:
         with _lock:
             rows = _held.get(place)
             if rows is None:
-                rows = self.load(value["version"], RESTORE)
+                rows = self.read_version(value["version"], RESTORE)
                 if rows.table_id != value["table"]:
-                    raise self._replaced(value, RESTORE)
+                    raise self._version_replaced(value, RESTORE)
                 _held[place] = rows
                 for old in [one for one in _held if one[:4] == place[:4]][:-HELD]:
                     del _held[old]
             _held.move_to_end(place)
         return rows
 
-    def _lost(self, what: str, do: str) -> StateError:
+    def _version_lost(self, what: str, do: str) -> StateError:
         return StateError(what, operator=self._who, kept="everything that was committed", do=do)
 
-    def _replaced(self, value: Mapping[str, Any], do: str) -> StateError:
-        return self._lost(
+    def _version_replaced(self, value: Mapping[str, Any], do: str) -> StateError:
+        return self._version_lost(
             f"the table at '{shown(self.path)}' is not the one whose version {value['version']} is in force: it was "
             "deleted, and another one was created there",
             do,

@@ -161,7 +161,7 @@ def test_e2_a_replayed_epoch_has_its_first_configuration(crashed: Crashed) -> No
 
 
 @pytest.mark.core_for(*FEW)
-def test_l2_a_reload_is_obeyed_once_and_replayed_epochs_have_their_version(crashed: Crashed) -> None:
+def test_e15_a_reload_is_obeyed_once_and_replayed_epochs_have_their_version(crashed: Crashed) -> None:
     """What each row saw is compared with its epoch's stamp in `problems`."""
     made = [row.value for row in crashed.job.told.events() if row.kind == "lookup_version"]
     assert [value["version"] for value in made] == list(range(len(crashed.deaths) + 1)), "none is made twice"

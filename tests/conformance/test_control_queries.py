@@ -127,7 +127,7 @@ def test_e9_an_aligned_event_switches_both_queries_at_one_cut(changed: Changed) 
 
 
 @pytest.mark.core
-def test_l1_each_epoch_has_the_version_of_its_stamp(changed: Changed) -> None:
+def test_e15_each_epoch_has_the_version_of_its_stamp(changed: Changed) -> None:
     """That rows saw this version is said by `problems` of the first test; version 2 is written, and never asked for."""
     reload, aligned = changed.events["reload"], changed.events["aligned reload"]
     assert [one.result for one in (reload, aligned)] == [{"version": 1}, {"version": 3}]

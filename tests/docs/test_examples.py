@@ -107,6 +107,7 @@ def rows(ran: Ran, path: str) -> list[dict[str, object]]:
 SAID = {
     "explore_in_batch": "2 bad rows, 18 rows in the table; 0 differ from the batch",
     "backfill_then_live": "5000 rows, 5000 of them different",
+    "dimension_then_facts": "5000 sales, 5 products that the dimension does not have",
     "cdc_to_upsert": "the first run read 3 changes, the second 3",
     "github_webhooks": "answers [202, 202, 202, 401]; 2 rows",
     "incremental_files": "monday read 2 rows, tuesday 1; the job is SUSPENDED",
@@ -131,6 +132,13 @@ def test_incremental_files_reads_what_is_new(ran: Callable[[str], Ran]) -> None:
 def test_cdc_to_upsert_has_what_the_table_has(ran: Callable[[str], Ran]) -> None:
     found = rows(ran("cdc_to_upsert").well(), "cdc_to_upsert/copy")
     assert {(row["item"], row["n"]) for row in found} == {("apple", 4), ("plum", 9)}
+
+
+def test_reload_every_hour_has_one_version_in_each_epoch(ran: Callable[[str], Ran]) -> None:
+    found = ran("reload_every_hour").well()
+    payments = rows(found, "reload_every_hour/payments")
+    assert {(row["hour"], row["rate"]) for row in payments} == {(0, 1.0), (1, 1.1), (2, 1.2)}
+    assert [line.split()[:2] for line in found.said.splitlines()[:2]] == [["version", "1"], ["version", "2"]]
 
 
 def test_several_outputs_agree(ran: Callable[[str], Ran]) -> None:

@@ -1,4 +1,4 @@
-"""Lookups in jobs: joins, functions, and histories with savepoints. For versions see conformance L1 and L2."""
+"""Lookups in jobs: joins, functions, and histories with savepoints. For versions see conformance E15."""
 
 import json
 import shutil

@@ -58,7 +58,7 @@ class LookupVersions:
             for value in _interrupted(query, checkpoint):
                 lookup = self._lookups.get(value["lookup"])
                 if lookup is not None and value not in checked:
-                    lookup.check(value, RESTORE)
+                    lookup.check_version(value, RESTORE)
                     checked.append(value)
 
     def fix(self) -> None:
@@ -78,7 +78,7 @@ class LookupVersions:
         configuration = self._control.configuration()
         do = f"use another version: spark-ext control STATE reload {lookup.name}; then start the job; or {NEW_COLUMNS}"
         for value in _in_force(configuration, lookup.name):
-            lookup.check(value, do)
+            lookup.check_version(value, do)
         standing = configuration.of(KIND, JOB, lookup.name)
         if standing is None:
             self._put(lookup, None)
@@ -104,7 +104,7 @@ class LookupVersions:
             self._put(lookup, event.value.get("version"), event)
 
     def _put(self, lookup: Lookup, version: int | None, event: Event | None = None) -> None:
-        found = lookup.load(version, "correct the table, and reload again")
+        found = lookup.read_version(version, "correct the table, and reload again")
         value = {
             "lookup": lookup.name,
             "version": found.version,
