@@ -185,7 +185,7 @@ class ControlLog:
             return self._add(found)
 
     def accepted(self, idempotency_key: str) -> Event | None:
-        """The event that was accepted with a key, by whichever process; None if there is none."""
+        """The event that was accepted with a key, by whichever process, or None."""
         with self._lock:
             self._poll()
             found = self._keys.get(idempotency_key)

@@ -230,11 +230,8 @@ class Composition:
             raise _refused(f"the job has no inbox '{name}'", f"job '{self.job}'", "make it with job.inbox(...)")
         return self.inboxes[name]
 
-    def lookup(
-        self, name: str, path: str, columns: Sequence[str] | None, key: Sequence[str], max_bytes: str | int
-    ) -> Lookup:
+    def lookup(self, name: str, **given: Any) -> Lookup:
         """See `Job.lookup`. A query's function declares its lookups again each time that it is called."""
-        given = (path, None if columns is None else tuple(columns), tuple(key), max_bytes)
         if self._as_declared.get(name, given) != given:
             raise _refused(
                 "the job has declared it before, with another path, columns, key or max_bytes",
@@ -244,7 +241,7 @@ class Composition:
         if name not in self.lookups:
             standing = self.stored_configuration().of(KIND, JOB, name)
             version = None if standing is None else standing["version"]
-            self.lookups[name] = Lookup.declared(self.job, name, path, columns, key, max_bytes, version)
+            self.lookups[name] = Lookup.declared(self.job, name, version=version, **given)
             self._as_declared[name] = given
         return self.lookups[name]
 

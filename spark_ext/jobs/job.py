@@ -254,8 +254,13 @@ class Job:
             ConfigurationError: the table or a column does not exist, a name or size is malformed, or the job has
                 declared it before in another way.
         """
-        names = None if columns is None else tuple(columns)
-        return self._parts.lookup(name, str(path), names, (key,) if isinstance(key, str) else tuple(key), max_bytes)
+        return self._parts.lookup(
+            name,
+            path=str(path),
+            columns=None if columns is None else tuple(columns),
+            key=(key,) if isinstance(key, str) else tuple(key),
+            max_bytes=max_bytes,
+        )
 
     def serve_inbox(
         self,

@@ -8,12 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from spark_ext.control.current import current
 from spark_ext.datafiles.uri import shown
-from spark_ext.errors import DataError, EnvironmentProblem, SparkExtError, StateError, TransientError, refused
+from spark_ext.errors import (
+    ConfigurationError,
+    DataError,
+    EnvironmentProblem,
+    SparkExtError,
+    StateError,
+    TransientError,
+    refused,
+)
 from spark_ext.jobs.lookup_rows import LookupRows
 from spark_ext.model.control import JOB
 from spark_ext.options import UID, byte_count
@@ -22,31 +31,15 @@ from spark_ext.sources.delta_snapshot.whole import columns_of, read_whole
 from spark_ext.storage import Location
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from spark_ext.control.current import InForce
-
 KIND: Final = "lookup_version"  # the control event that puts a version into force
-HELD: Final = 2  # versions of a lookup that a process holds: that of the present epoch, and of a neighbour
+HELD: Final = 2  # versions of a lookup that a process holds: that of the present epoch, and the one before
 MATCHES: Final = "__spark_ext_matches"
+NOT_KEYS: Final = (T.FloatType, T.DoubleType, T.ArrayType, T.MapType, T.StructType, T.NullType, T.VariantType)
 RESTORE: Final = (
     "put the files of this version back from a backup: the epoch is repeated with it. Or restore the job from a "
     "savepoint. Set delta.deletedFileRetentionDuration longer than a version is in use"
-)
-
-_KEYS: Final = (
-    T.StringType,
-    T.BinaryType,
-    T.BooleanType,
-    T.ByteType,
-    T.ShortType,
-    T.IntegerType,
-    T.LongType,
-    T.DecimalType,
-    T.DateType,
-    T.TimestampType,
-    T.TimestampNTZType,
 )
 
 _held: OrderedDict[tuple[Any, ...], LookupRows] = OrderedDict()
@@ -60,7 +53,7 @@ class Lookup:
     The version of the table is a part of each epoch: all tasks of an epoch and all its replays see the same one. It
     changes only with the control event `reload`. A Python process reads a version once, and holds two at most.
 
-    It may be used in functions that Spark runs for the rows of a query: capture it in their closures.
+    Functions that Spark runs for the rows of a query may capture it in their closures.
     """
 
     job: str
@@ -71,38 +64,40 @@ class Lookup:
     schema: T.StructType
     """Its columns, as they were declared."""
     key: tuple[str, ...]
-    """The columns by which `get` finds a row; each combination of values is in one row at most."""
+    """The columns by which `get` finds a row."""
     max_bytes: int
     """The most memory that a version may take in Arrow's format."""
 
     @classmethod
-    def declared(
-        cls, job: str, name: str, path: str, columns: Sequence[str] | None, key: Sequence[str], max_bytes: str | int,
-        version: int | None,
-    ) -> Lookup:  # fmt: skip
-        """Check what a user has declared; the columns are those of a version, None: of the newest one."""
-        operator = f"job '{job}', lookup '{name}'"
+    def declared(cls, job: str, name: str, path: str, *, version: int | None, **given: Any) -> Lookup:
+        """Check what a user has given to `Job.lookup`; the columns are those of a version, None: of the newest one."""
+        found = cls(job, name, Location.of(path, {}).uri, T.StructType(), tuple(given["key"]), 0)
         if not UID.fullmatch(name):
-            raise refused(
-                f"'{name}' cannot be a lookup's name",
-                operator,
-                "use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
-                NOTHING_STARTED,
-            )
+            do = "use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128"
+            raise found._refusal(f"'{name}' cannot be a lookup's name", do)
         try:
-            size = byte_count(max_bytes)
+            size = byte_count(given["max_bytes"])
         except ValueError as problem:
-            raise refused(f"max_bytes: {problem}", operator, "give a size such as '256 MB'", NOTHING_STARTED) from None
-        uri = Location.of(path, {}).uri
-        there = _columns(uri, version, operator)
-        names = tuple(there.names if columns is None else columns)
-        for column in (*names, *key):
-            if column not in there.names or (column in key and column not in names) or names.count(column) > 1:
-                what = "is named twice" if names.count(column) > 1 else f"is not among {', '.join(there.names)}"
-                raise refused(f"column '{column}' {what}", operator, "correct columns or key", NOTHING_STARTED)
-        found = cls(job, name, uri, T.StructType([there[column] for column in names]), tuple(key), size)
-        found._check_keys(key)
-        return found
+            raise found._refusal(f"max_bytes: {problem}", "give a size such as '256 MB'") from None
+        there = found._columns(version)
+        names = tuple(there.names if given["columns"] is None else given["columns"])
+        for column in names:
+            if column not in there.names or names.count(column) > 1:
+                wrong = "is named twice" if column in there.names else f"is not among {', '.join(there.names)}"
+                raise found._refusal(f"column '{column}' {wrong}", "correct columns")
+        made = cls(job, name, found.path, T.StructType([there[column] for column in names]), found.key, size)
+        made._check_keys(made.key)
+        return made
+
+    def _columns(self, version: int | None) -> T.StructType:
+        """Those of a version; if it is gone, which the start will refuse, those of the newest one."""
+        try:
+            return columns_of(self.path, version, self._who)
+        except SparkExtError as problem:
+            if version is not None:
+                return self._columns(None)
+            do = "correct the path; if another query of the job writes the table, declare the lookup in the function "
+            raise self._refusal(problem.what, f"{do}of the query that uses it: job.add(..., after=...)") from problem
 
     # -- in an epoch --------------------------------------------------------------------------------------------------
 
@@ -117,7 +112,7 @@ class Lookup:
         return self._present().rows
 
     def get(self, *key: Any) -> dict[str, Any] | None:
-        """The row with these values of the key columns, in the version that the epoch has; None if there is none.
+        """The row with this key in the version that the epoch has, or None.
 
         Raises:
             ConfigurationError: the lookup has no key, or another number of columns in it.
@@ -125,12 +120,10 @@ class Lookup:
             StateError, StorageError: as `table`.
         """
         if len(key) != len(self.key) or not key:
-            what = f"get takes {len(self.key)} values, and was given {len(key)}" if self.key else "it has no key"
-            raise refused(
-                what, self._who, "declare the columns with job.lookup(..., key=...), and give a value of each"
-            )
+            do = "declare key=... with job.lookup, and give a value of each of its columns"
+            raise self._refusal(f"its key has {len(self.key)} columns, and {len(key)} values are given", do)
         try:
-            return self._present().one(self.key, key)
+            return self._present().get(key)
         except ValueError as problem:
             raise DataError(
                 f"{key!r} is not a key of {', '.join(self.key)}: {problem}",
@@ -142,7 +135,7 @@ class Lookup:
     # -- in a plan ----------------------------------------------------------------------------------------------------
 
     def join(self, df: DataFrame, on: str | Sequence[str], how: str = "left") -> DataFrame:
-        """The rows of a frame, each with the table's columns of every row that matches it, as in SQL.
+        """The rows of a frame, each with the table's other columns of every row that matches it, as in SQL.
 
         Spark's own join would fix the table when the query starts. Here tasks look rows up in the version of their
         epoch, in Python. The frame's columns stay as they are, watermarks included. A null matches nothing; a row that
@@ -150,13 +143,12 @@ class Lookup:
 
         Args:
             df: a frame of a query of the job.
-            on: columns that the frame and the table both have, of equal types: numbers other than float and double,
-                texts, binary, booleans, dates and times.
+            on: columns that the frame and the table both have, of equal types; not float, double or nested ones.
             how: `left`, rows without a match have nulls; or `inner`, they are left out.
 
         Raises:
             ConfigurationError: a column is missing, of another type, or in both; or nothing is left to be added.
-            EnvironmentProblem: the version of Spark is before 4.1.
+            EnvironmentProblem: Spark is older than 4.1.
         """
         names = (on,) if isinstance(on, str) else tuple(on)
         added = tuple(name for name in self.schema.names if name not in names)
@@ -168,61 +160,45 @@ class Lookup:
                 kept=NOTHING_STARTED,
                 do="use Spark 4.1 or newer, or call table() in mapInArrow",
             )
-        struct = T.StructType([self.schema[name] for name in added])
 
         def matches(*asked: pa.Array) -> pa.Array:
             return self._present().lists(names, asked, added)
 
-        function = F.arrow_udf(matches, T.ArrayType(struct, False))  # type: ignore[call-overload]
+        # mapInArrow would lose the watermarks of the frame's columns.
+        lists = T.ArrayType(T.StructType([self.schema[name] for name in added]), False)
+        function = F.arrow_udf(matches, lists)  # type: ignore[call-overload]
         spread = F.explode_outer if how == "left" else F.explode
         found = df.withColumn(MATCHES, spread(function(*map(_column, names))))
         return found.select(*map(_column, df.columns), *(F.col(MATCHES)[name].alias(name) for name in added))
 
     def _check_join(self, df: DataFrame, names: tuple[str, ...], added: tuple[str, ...], how: str) -> None:
-        def refuse(what: str, do: str) -> SparkExtError:
-            return refused(what, self._who, do, NOTHING_STARTED)
-
-        if how not in ("left", "inner"):
-            raise refuse(f"how is {how!r}", "use left or inner")
         there = [name.lower() for name in df.columns]
-        for name in names:
-            if name not in df.columns or name not in self.schema.names:
-                where = "the frame" if name not in df.columns else "the lookup"
-                raise refuse(f"column '{name}' is not in {where}", "join on columns that both have, or rename one")
-            given, held = df.schema[name].dataType, self.schema[name].dataType
-            if given != held:
-                do = f"cast it in the frame to {held.simpleString()}"
-                what = f"column '{name}' is {given.simpleString()} in the frame and {held.simpleString()} in the lookup"
-                raise refuse(what, do)
+        if how not in ("left", "inner"):
+            raise self._refusal(f"how is {how!r}", "use left or inner")
         self._check_keys(names)
-        for name in dict.fromkeys(df.columns):
-            if there.count(name.lower()) > 1 or name == MATCHES:
-                raise refuse(f"the frame has two columns '{name}', or one with this name", "rename the column")
-        for name in added:
-            if name.lower() in there:
+        for name in names:
+            given = df.schema[name].dataType.simpleString() if name in df.columns else "not there"
+            if name not in df.columns or df.schema[name].dataType != self.schema[name].dataType:
+                held = self.schema[name].dataType.simpleString()
+                do = f"cast it to {held} in the frame, or rename another column"
+                raise self._refusal(f"column '{name}' of the frame is {given}, and {held} in the lookup", do)
+        for name in (*df.columns, *added):
+            if there.count(name.lower()) > (name not in added) or name == MATCHES:
                 do = "rename it in the frame, or leave it out with job.lookup(..., columns=...)"
-                raise refuse(f"column '{name}' is in the frame and in the lookup", do)
+                raise self._refusal(f"column '{name}' would be there twice", do)
         if not names or not added:
-            raise refuse(
-                "the join has no columns" if not names else "the lookup has no column but those of the join",
-                "name at least one in on, and one more in job.lookup(..., columns=...)",
-            )
+            do = "name at least one column in on, and declare another one with job.lookup(..., columns=...)"
+            raise self._refusal("the join has no column to look rows up by, or none to add", do)
 
     def _check_keys(self, names: Sequence[str]) -> None:
         for name in names:
-            if not isinstance(self.schema[name].dataType, _KEYS):
-                raise refused(
-                    f"column '{name}' is {self.schema[name].dataType.simpleString()}, by whose values no row is found",
-                    self._who,
-                    "use numbers other than float and double, texts, binary, booleans, dates or times",
-                    NOTHING_STARTED,
-                )
+            if name not in self.schema.names:
+                raise self._refusal(f"column '{name}' is not in the lookup", "name a column that it has")
+            if isinstance(self.schema[name].dataType, NOT_KEYS):
+                what = f"column '{name}' is {self.schema[name].dataType.simpleString()}, which is no type of a key"
+                raise self._refusal(what, "use numbers other than float and double, texts, binary, booleans or times")
 
     # -- versions -----------------------------------------------------------------------------------------------------
-
-    @property
-    def _who(self) -> str:
-        return f"job '{self.job}', lookup '{self.name}'"
 
     def read_version(self, version: int | None, do: str) -> LookupRows:
         """Read a version (None: the newest one), and check its columns, size and key; `do` is the way out.
@@ -232,81 +208,58 @@ class Lookup:
             TransientError: the storage cannot be reached.
         """
         try:
-            found = LookupRows(*read_whole(self.path, version, self.schema, self.max_bytes, self.name, self._who))
+            found = LookupRows(
+                *read_whole(self.path, version, self.schema, self.max_bytes, self.name, self._who), self.key
+            )
         except TransientError:
             raise
         except SparkExtError as problem:
-            number = "the newest version" if version is None else f"version {version}"
-            raise self._version_lost(
-                f"{number} of '{shown(self.path)}' cannot be used: {problem.what}", do
-            ) from problem
-        repeated = found.repeated(self.key) if self.key else None
-        if repeated is not None:
-            raise self._version_lost(
-                f"several rows of version {found.version} of '{shown(self.path)}' have the key {dict(repeated)}",
-                f"correct the table, then {do}; or declare the lookup without key",
-            )
+            which = "the newest version" if version is None else f"version {version}"
+            raise self._unusable(f"{which} of '{shown(self.path)}' cannot be used: {problem.what}", do) from problem
+        if (repeated := found.repeated) is not None:
+            what = f"several rows of version {found.version} of '{shown(self.path)}' have the key {dict(repeated)}"
+            raise self._unusable(what, f"declare the lookup without key; or {do}")
         return found
 
-    def check_version(self, value: Mapping[str, Any], do: str) -> None:
-        """Refuse a version, as an event names it, that is not there any more; raises as `read_version`."""
+    def read_in_force(self, value: Mapping[str, Any], do: str) -> LookupRows:
+        """Read the version that an event names, of the same table; raises as `read_version`."""
         found = self.read_version(value["version"], do)
         if found.table_id != value["table"]:
-            raise self._version_replaced(value, do)
+            what = f"the table at '{shown(self.path)}' is not the one whose version {value['version']} is in force: it"
+            raise self._unusable(f"{what} was deleted, and another one was created there", do)
+        return found
 
     def _present(self) -> LookupRows:
         found = current()
         value = found.configuration.of(KIND, JOB, self.name)
         if value is None:
-            raise self._unknown(found)
-        place = (self.job, self.name, self.path, tuple(self.schema.names), value["table"], value["version"])
+            raise StateError(
+                f"no version of lookup '{self.name}' is in force here: the query has only sources of Spark's own, or "
+                "the epoch was planned before the lookup was declared",
+                operator=found.operator,
+                kept="everything up to the previous epoch; no row of this one was committed",
+                do="add sx.with_control(df, uid=...) to a query of Spark's own sources; to complete an interrupted "
+                "epoch, start the job once as it was before",
+            )
+        mine = (self.job, self.name, self.path, tuple(self.schema.names), self.key)
+        place = (*mine, value["table"], value["version"])
         with _lock:
-            rows = _held.get(place)
-            if rows is None:
-                rows = self.read_version(value["version"], RESTORE)
-                if rows.table_id != value["table"]:
-                    raise self._version_replaced(value, RESTORE)
-                _held[place] = rows
-                for old in [one for one in _held if one[:4] == place[:4]][:-HELD]:
+            if place not in _held:
+                _held[place] = self.read_in_force(value, RESTORE)
+                for old in [one for one in _held if one[: len(mine)] == mine][:-HELD]:
                     del _held[old]
             _held.move_to_end(place)
-        return rows
+            return _held[place]
 
-    def _version_lost(self, what: str, do: str) -> StateError:
+    @property
+    def _who(self) -> str:
+        return f"job '{self.job}', lookup '{self.name}'"
+
+    def _refusal(self, what: str, do: str) -> ConfigurationError:
+        return refused(what, self._who, do, NOTHING_STARTED)
+
+    def _unusable(self, what: str, do: str) -> StateError:
         return StateError(what, operator=self._who, kept="everything that was committed", do=do)
-
-    def _version_replaced(self, value: Mapping[str, Any], do: str) -> StateError:
-        return self._version_lost(
-            f"the table at '{shown(self.path)}' is not the one whose version {value['version']} is in force: it was "
-            "deleted, and another one was created there",
-            do,
-        )
-
-    def _unknown(self, found: InForce) -> StateError:
-        return StateError(
-            f"no version of lookup '{self.name}' is in force here: the query has only sources of Spark's own, or the "
-            "epoch was planned before the lookup was declared",
-            operator=found.operator,
-            kept="everything up to the previous epoch; no row of this one was committed",
-            do="add sx.with_control(df, uid=...) to a query of Spark's own sources; to complete an interrupted epoch, "
-            "start the job once as it was before",
-        )
-
-
-def _columns(uri: str, version: int | None, operator: str) -> T.StructType:
-    """Those of a version; if it is gone, which the start will refuse, those of the newest one."""
-    try:
-        return columns_of(uri, version, operator)
-    except SparkExtError as problem:
-        if version is None:
-            raise refused(
-                problem.what,
-                operator,
-                "correct the path; if another query of the job writes the table, declare the lookup in the function of "
-                "the query that uses it, with job.add(..., after=...)",
-                NOTHING_STARTED,
-            ) from problem
-        return columns_of(uri, None, operator)
 
 
 def _column(name: str) -> Any:

@@ -217,7 +217,7 @@ class Renamed(Value):
 
 
 class Reload(Value):
-    """Which version of which lookup is used from now on."""
+    """A lookup, and the version that is used from now on."""
 
     lookup: Annotated[Name, about("Name of the lookup.")]
     version: Annotated[

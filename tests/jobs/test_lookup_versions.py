@@ -190,9 +190,9 @@ def test_a_table_that_was_moved_is_the_same_one(job: Job) -> None:
     [
         ({"columns": ("code", "no")}, "column 'no' is not among code, name"),
         ({"columns": ("code", "code")}, "column 'code' is named twice"),
-        ({"columns": ("name",)}, "column 'code' is not among"),
+        ({"columns": ("name",)}, "column 'code' is not in the lookup"),
         ({"max_bytes": "many"}, "max_bytes"),
-        ({"key": ("price",)}, "column 'price' is not among"),
+        ({"key": ("price",)}, "column 'price' is not in the lookup"),
     ],
 )
 def test_a_declaration_is_checked(job: Job, given: dict[str, Any], what: str) -> None:
@@ -202,12 +202,12 @@ def test_a_declaration_is_checked(job: Job, given: dict[str, Any], what: str) ->
 
 def test_a_declaration_needs_a_table_and_a_name(job: Job, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be a lookup's name"):
-        Lookup.declared("lab", "a b", job.path, None, (), 1, None)
+        Lookup.declared("lab", "a b", job.path, columns=None, key=(), max_bytes=1, version=None)
     with pytest.raises(ConfigurationError, match="not a Delta table") as refused:
-        Lookup.declared("lab", "names", str(tmp_path / "no"), None, (), 1, None)
+        Lookup.declared("lab", "names", str(tmp_path / "no"), columns=None, key=(), max_bytes=1, version=None)
     assert "after=" in refused.value.do
     job.write("a", price=pa.array([1.5]))
     with pytest.raises(ConfigurationError, match="column 'price' is double"):
         job.declared(key=("price",))
-    with pytest.raises(SparkExtError, match="no key"):
+    with pytest.raises(SparkExtError, match="its key has 0 columns"):
         job.declared(key=()).get("A")

@@ -89,18 +89,18 @@ def test_a_join_that_cannot_be_is_refused_before_the_start(spark: SparkSession, 
     frame = numbers(spark, "in")
     for df, on, how, what in (
         (frame, "n", "left", "'n' is not in the lookup"),
-        (frame, "name", "left", "'name' is not in the frame"),
+        (frame, "name", "left", "'name' of the frame is not there"),
         (frame, "channel", "outer", "how is 'outer'"),
-        (frame, (), "left", "no columns"),
-        (frame.withColumn("Name", F.lit(1)), "channel", "left", "'name' is in the frame and in the lookup"),
-        (frame.withColumn("channel", F.lit(1)), "channel", "left", "is int in the frame and string in the lookup"),
-        (frame.withColumn("tags", F.array(F.lit("a"))), "tags", "left", "by whose values no row is found"),
-        (frame.select("n", F.col("channel"), F.col("channel")), "channel", "left", "two columns 'channel'"),
+        (frame, (), "left", "no column to look rows up by"),
+        (frame.withColumn("Name", F.lit(1)), "channel", "left", "'Name' would be there twice"),
+        (frame.withColumn("channel", F.lit(1)), "channel", "left", "of the frame is int, and string in the lookup"),
+        (frame.withColumn("tags", F.array(F.lit("a"))), "tags", "left", "which is no type of a key"),
+        (frame.select("n", F.col("channel"), F.col("channel")), "channel", "left", "'channel' would be there twice"),
     ):  # fmt: skip
         with pytest.raises(ConfigurationError, match=what):
             names.join(df, on, how)
     alone = job.lookup("alone", lab.folder / "names", columns=["channel"])
-    with pytest.raises(ConfigurationError, match="no column but those of the join"):
+    with pytest.raises(ConfigurationError, match="or none to add"):
         alone.join(frame, "channel")
     with pytest.raises(StateError, match="does not run in an epoch"):
         names.table()

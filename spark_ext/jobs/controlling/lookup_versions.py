@@ -58,7 +58,7 @@ class LookupVersions:
             for value in _interrupted(query, checkpoint):
                 lookup = self._lookups.get(value["lookup"])
                 if lookup is not None and value not in checked:
-                    lookup.check_version(value, RESTORE)
+                    lookup.read_in_force(value, RESTORE)
                     checked.append(value)
 
     def fix(self) -> None:
@@ -77,12 +77,15 @@ class LookupVersions:
     def _fix(self, lookup: Lookup) -> None:
         configuration = self._control.configuration()
         do = f"use another version: spark-ext control STATE reload {lookup.name}; then start the job; or {NEW_COLUMNS}"
-        for value in _in_force(configuration, lookup.name):
-            lookup.check_version(value, do)
+        for held in configuration.aligned.values():  # it will be in force, whatever is reloaded before
+            if held["kind"] == KIND and held["value"]["lookup"] == lookup.name:
+                lookup.read_in_force(held["value"], RESTORE)
         standing = configuration.of(KIND, JOB, lookup.name)
         if standing is None:
             self._put(lookup, None)
-        elif standing["path"] != shown(lookup.path):
+            return
+        lookup.read_in_force(standing, do)
+        if standing["path"] != shown(lookup.path):
             self._put(lookup, standing["version"])  # the same table, at another place
 
     def reload(self, event: Event) -> None:
@@ -122,21 +125,13 @@ def _key(event: Event) -> str:
     return f"reload:{event.event_id}"
 
 
-def _in_force(configuration: Configuration, name: str) -> list[Any]:
-    """The versions of a lookup that stand, or will once a barrier has passed all queries."""
-    held = [one["value"] for one in configuration.aligned.values() if one["kind"] == KIND]
-    standing = configuration.of(KIND, JOB, name)
-    return [one for one in (standing, *held) if one is not None and one["lookup"] == name]
-
-
 def _interrupted(query: str, checkpoint: str) -> list[Any]:
     """The versions of the epoch that was planned and not committed."""
     log = SparkLog(checkpoint)
     planned = log.newest_offsets()
     logged = None if planned is None or log.is_committed(planned) else log.offsets(planned)
-    return (
-        [] if logged is None else versions_in(stamps.configuration(checkpoint, source_offsets(logged).values(), query))
-    )
+    offsets = [] if logged is None else source_offsets(logged).values()
+    return versions_in(stamps.configuration(checkpoint, offsets, query))
 
 
 def versions_in(configuration: Configuration) -> list[Any]:
