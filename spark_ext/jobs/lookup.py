@@ -175,6 +175,9 @@ class Lookup:
         there = [name.lower() for name in df.columns]
         if how not in ("left", "inner"):
             raise self._refusal(f"how is {how!r}", "use left or inner")
+        if not names or not added:
+            do = "name at least one column in on, and declare another one with job.lookup(..., columns=...)"
+            raise self._refusal("the join has no column to look rows up by, or none to add", do)
         self._check_keys(names)
         for name in names:
             given = df.schema[name].dataType.simpleString() if name in df.columns else "not there"
@@ -186,9 +189,6 @@ class Lookup:
             if there.count(name.lower()) > (name not in added) or name == MATCHES:
                 do = "rename it in the frame, or leave it out with job.lookup(..., columns=...)"
                 raise self._refusal(f"column '{name}' would be there twice", do)
-        if not names or not added:
-            do = "name at least one column in on, and declare another one with job.lookup(..., columns=...)"
-            raise self._refusal("the join has no column to look rows up by, or none to add", do)
 
     def _check_keys(self, names: Sequence[str]) -> None:
         for name in names:

@@ -56,7 +56,7 @@ def test_a_join_is_that_of_sql_and_keeps_watermarks(spark: SparkSession, lab: Jo
     job = sx.Job(spark, "lab", state=lab.folder / "state")
     names = job.lookup("names", table(lab.folder / "names"))
     frame = numbers(spark, "in", counts="2,2,2").withColumn("channel", F.when(F.col("channel") < 2, F.col("channel")))
-    marked = frame.withWatermark("ts", "1 minute")
+    marked = sx.with_watermark(frame, "ts", "1 minute")
     left = names.join(marked, on="channel")
     assert left.columns == [*frame.columns, "name", "tags"] and event_times(left.schema) == event_times(marked.schema)
     job.add("left", writer(lab, left, "left"))
@@ -92,7 +92,7 @@ def test_a_join_that_cannot_be_is_refused_before_the_start(spark: SparkSession, 
         (frame, "name", "left", "'name' of the frame is not there"),
         (frame, "channel", "outer", "how is 'outer'"),
         (frame, (), "left", "no column to look rows up by"),
-        (frame.withColumn("Name", F.lit(1)), "channel", "left", "'Name' would be there twice"),
+        (frame.withColumn("Name", F.lit(1)), "channel", "left", "'name' would be there twice"),
         (frame.withColumn("channel", F.lit(1)), "channel", "left", "of the frame is int, and string in the lookup"),
         (frame.withColumn("tags", F.array(F.lit("a"))), "tags", "left", "which is no type of a key"),
         (frame.select("n", F.col("channel"), F.col("channel")), "channel", "left", "'channel' would be there twice"),

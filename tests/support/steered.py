@@ -65,9 +65,9 @@ class Steering:
         return self.send("set_config", target, {"key": key, "value": value}, **more)
 
     def reload(self, **more: Any) -> EventState:
-        """Write a version of the lookup's table, and ask for the newest one."""
-        write_version(self.folder)
-        return self.send("reload", value={"lookup": "versions"}, **more)
+        """Write a version of the lookup's table, and ask for it."""
+        value = {"lookup": "versions", "version": write_version(self.folder)}
+        return self.send("reload", value=value, **more)
 
     def over(self, *events: EventState) -> list[EventState]:
         """Wait until events have their final status."""

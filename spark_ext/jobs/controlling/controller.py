@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from spark_ext.jobs.controlling.rebuild import Rebuilds
     from spark_ext.jobs.execution_graph import ExecutionGraph
     from spark_ext.ledger import Ledger
+    from spark_ext.model.offsets import Json
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
 
@@ -56,6 +57,7 @@ class Controller:
         self._context, self._execution = context, execution
         self._directives, self._rebuilds, self._drained = directives, rebuilds, drained
         self._open: dict[str, Progress] = {}
+        self._reloads: set[str] = set()  # open ones, whose outcome is that of the versions that they ask for
         self._known: dict[str, int] = {}  # by query, the last epoch before which no open event can have been obeyed
         self._worker = Worker(f"spark-ext-control-{context.job}", context.wake.set)
         self._aligned = AlignedEvents(control, align, self._worker, self._warn)
@@ -171,6 +173,8 @@ class Controller:
         """An event that is open; `left`: an earlier start was to obey it."""
         self._rebuilds.take(event)
         kind = kinds().get(event.kind)
+        if event.kind == "reload":
+            self._reloads.add(event.event_id)
         if event.kind in ("align", "release", "renamed"):
             self._put(event, Step("acknowledged", reason="see the events that it puts into force"))
             return
@@ -234,10 +238,12 @@ class Controller:
         self._put(event, last)
 
     def _put(self, event: Event, step: Step) -> None:
-        if event.kind == "lookup_version" and event.value.get("event_id"):
-            # First the request for it: a version whose outcome is known is not looked at again.
-            told = step if step.query else replace(step, result={"version": event.value["version"]})
-            self._write(event.value["event_id"], event.value["sequence"], told)
+        request = event.value.get("event_id") if event.kind == "lookup_version" else None
+        if request in self._reloads:
+            # Before its own: a version that is settled is not looked at again, and its request would stay open.
+            self._write(request, event.value["sequence"], replace(step, result=None if step.query else _version(event)))
+            if not step.query:
+                self._reloads.discard(request)
         self._write(event.event_id, event.sequence, step)
 
     def _write(self, event_id: str, sequence: int, step: Step) -> None:
@@ -274,6 +280,10 @@ class Controller:
             self._found(self._poll.poll(polled), runs, polled)
         self._settle(())
         self._directives.conclude(state, self._put)
+
+
+def _version(event: Event) -> Json:
+    return {"version": event.value["version"]}
 
 
 def unread(control: ControlLog, run: QueryRun | None) -> str:
