@@ -31,8 +31,8 @@ Required of a kind:
 - What `write` has stored is not read before an entry names it, and what no entry names may be deleted by `sweep` only
   after a claim.
 - `delete_released` passes `FailPoint.EXCHANGE_BEFORE_DELETING` before each of its steps.
-- The description is the file `exchange.json` in the exchange's folder (`place.DescribedPlace`): it tells whoever finds
-  the folder of which kind the exchange is. The kind `delta`, whose table has it, is the only exception.
+- The description is the file `exchange.json` in the exchange's folder (`place.DescribedPlace`), so that a restore knows
+  the kind of an exchange by its folder. The kind `delta`, whose table has it, is the only exception.
 - Two exchanges in two folders share nothing, even if they have one id: a restore puts an exchange back beside the one
   that it replaces. What is stored outside of the folder is named by a draw that is in the folder.
 - Storage that fails raises an OSError or a StorageError, whichever is at hand.

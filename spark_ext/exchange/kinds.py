@@ -76,7 +76,7 @@ def parts_at(place: str, who: str) -> Parts:
 
 
 def described_at(place: str, who: str) -> Descriptor | None:
-    """What the exchange in a folder is, of whatever kind; None: there is no exchange."""
+    """What the exchange in a folder is, of any kind; None: the folder has none."""
     location = Location.of(place, {})
     content = location.folder.find(ABOUT)
     if content is not None:

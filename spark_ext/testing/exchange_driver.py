@@ -62,7 +62,7 @@ class Place:
         return {file.name for file in (Path(self.path) / "data").rglob("i*") if file.is_file()}
 
     def holds(self, count: int, unnamed: int = 0) -> bool:
-        """Whether so many segments are stored, or with `in_order` up to `unnamed` more that cannot be freed yet."""
+        """Whether `count` segments are stored, or with `in_order` up to `unnamed` more that cannot be freed yet."""
         return count <= len(self.stored()) <= count + (unnamed if self.in_order else 0)
 
     def damage(self, segment: str) -> None:

@@ -12,7 +12,7 @@ from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.exchange import kinds
 from spark_ext.exchange.arrow import ArrowKind
 from spark_ext.exchange.contract import ExchangeKind, as_text
-from spark_ext.exchange.kafka.options import KafkaExchangeOptions
+from spark_ext.exchange.kafka.topics import KafkaExchangeOptions
 from spark_ext.exchange.kinds import checked_options, described_at, kind_named, parts, parts_at
 from spark_ext.jobs.exchange import Exchange
 from spark_ext.testing.exchange_driver import ROWS, WHO, Place, Producer

@@ -1,4 +1,4 @@
-"""The exchange `kafka`: rows and log in two topics, of which the folder has the names. See docs/exchange-kinds.md."""
+"""The exchange `kafka`: rows and log in two topics that the folder names. See docs/exchange-kinds.md."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 from spark_ext.clients.kafka import library
 from spark_ext.exchange.contract import ExchangeKind, Parts
 from spark_ext.exchange.kafka.master import KafkaMaster
-from spark_ext.exchange.kafka.options import KafkaExchangeOptions
 from spark_ext.exchange.kafka.segments import KafkaReader, KafkaWriter
-from spark_ext.exchange.kafka.topics import Topics
+from spark_ext.exchange.kafka.topics import KafkaExchangeOptions, Topics
 from spark_ext.storage import Location
 
 

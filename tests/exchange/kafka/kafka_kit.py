@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from spark_ext.exchange.kafka.options import KafkaExchangeOptions
 from spark_ext.exchange.kafka.order import Stored
-from spark_ext.exchange.kafka.topics import TopicNames, Topics
+from spark_ext.exchange.kafka.topics import KafkaExchangeOptions, TopicNames, Topics
 from spark_ext.failpoints import FailPoint
 from spark_ext.storage import LocalFolder
 from spark_ext.testing.exchange_driver import WHO, Place
