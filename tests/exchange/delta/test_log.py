@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 from deltalake.transaction import AddAction
 from pyspark.sql import types as T
+from typing_extensions import Self
 
 from spark_ext.delta.fenced_log import write_files
 from spark_ext.errors import CommitError, ConfigurationError, StateError, StorageError, UnsupportedTableError
@@ -31,6 +32,10 @@ WRITE_FILES = "spark_ext.exchange.delta.log.write_files"
 
 class ByUri(Place):
     """Through the stores of `deltalake`, as on an object store."""
+
+    def at(self, path: str) -> Self:
+        Path(path).mkdir(exist_ok=True)  # what the store of local files asks for, unlike others
+        return super().at(path)
 
     def parts(self) -> Parts:
         return delta_parts(Location(f"file://{self.path}"), WHO)
