@@ -90,8 +90,11 @@ def _converted(values: pa.Array, kind: pa.DataType, pattern: str | None) -> pa.A
         children = [_converted(values.field(at), kind.field(at).type, pattern) for at in range(kind.num_fields)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=values.is_null())
     if types.is_list(kind):
-        items = _converted(values.values, kind.value_type, pattern)
-        return pa.Array.from_buffers(kind, len(values), values.buffers()[:2], values.null_count, values.offset, [items])
+        # Those of these rows alone: a slice has the elements of all rows, and one of another row may not fit.
+        first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
+        items = _converted(values.values.slice(first, last - first), kind.value_type, pattern)
+        offsets = pc.subtract(values.offsets, values.offsets[0])
+        return pa.ListArray.from_arrays(offsets, items, type=kind, mask=values.is_null())
     if (types.is_decimal(kind) or types.is_integer(kind)) and types.is_string(values.type):
         values = pc.utf8_trim(values, " \t")  # as of other numbers
         values = pc.replace_substring_regex(values, r"^\+([0-9]+)$", r"\1")

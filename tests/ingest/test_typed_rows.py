@@ -226,6 +226,19 @@ def test_nothing_is_certain_that_arrow_refuses(members: list[tuple[str, str]]) -
     rows(", ".join(KINDS), ("{" + ", ".join(f'"{name}": {text}' for name, text in members) + "}").encode())
 
 
+@pytest.mark.parametrize("kind", ["array<date>", "array<struct<d: date>>", "struct<d: array<date>>"])
+def test_an_element_that_does_not_fit_is_of_its_own_row_alone(kind: str) -> None:
+    """Also where the rows before it and behind it have elements."""
+
+    def body(day: str) -> bytes:
+        form = {"array<date>": '["%s"]', "array<struct<d: date>>": '[{"d": "%s"}]'}.get(kind, '{"d": ["%s"]}')
+        return b'{"v": %s}' % (form % day).encode()
+
+    found, why = rows(f"v {kind}", body("2026-11-30"), b"{}", body("10000-01-01"), body("2026-12-01"))
+    assert [row["v"] is None for row in found] == [False, True, False]
+    assert why.keys() == {2}
+
+
 def test_one_bad_row_among_thousands_is_found() -> None:
     bodies = [json.dumps({"at": "2026-11-29T21:00:00Z", "id": number}).encode() for number in range(3000)]
     for bad in (b'{"id": 1, "id": 1}', b'{"at": "2026-02-30T00:00:00Z"}', b'{"id": "x"}', b'{"z": 1e400}'):
