@@ -279,7 +279,8 @@ def rescale(
 ) -> None:
     """Change the number of partitions of a query's state, or of an exchange, of a stopped job."""
     _job(file, function, master, storage).rescale(query, partitions, key=key)
-    print_text(f"'{query}' has {partitions} partitions: run the job to continue")
+    kind, _, name = query.rpartition(":")
+    print_text(f"{kind or 'the state of query'} '{name}' has {partitions} partitions: run the job to continue")
 
 
 @app.command()

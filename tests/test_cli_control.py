@@ -106,7 +106,8 @@ def test_each_command_sends_what_it_says(where: str, state: State) -> None:
     stored = newest(state)
     assert [(one.kind, one.target, one.value) for one in reversed(stored)] == [one for _, one in sent]
     if sent is SENT:
-        assert {one.kind for one in stored} == {name for name, kind in kinds().items() if kind.public}
+        assert {one.kind for one in stored} == {name for name, kind in kinds().items() if kind.public} - {"reload"}
+    assert "the job has no lookup 'x'" in refused("control", where, "send", "reload", "job", '{"lookup": "x"}')
 
 
 def test_a_schema_may_be_in_a_file(where: str, tmp_path: Path) -> None:
