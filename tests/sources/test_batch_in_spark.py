@@ -48,6 +48,7 @@ def shown(frame: DataFrame) -> list[str]:
 
 
 @pytest.mark.core
+@pytest.mark.slow(20, "runs a job with each type and a watermark, and reads the same in batch")
 def test_one_function_defines_the_frames_of_a_job_and_of_a_notebook(
     spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
