@@ -305,7 +305,8 @@ def test_sources_of_a_producer_wait_while_the_exchange_is_full(
     target.options["max_in_flight"] = "5"
     target.start()
     checkpoint = FakeQuery(tmp_path / "s")
-    writes = (("arrow", target.options["path"], {}, (("s", str(checkpoint.checkpoint), "slow"),)),)
+    options: dict[str, str] = {}  # of the kind
+    writes = (("arrow", target.options["path"], options, (("s", str(checkpoint.checkpoint), "slow"),)),)
     given = registration(uid="s", writes=writes, start=7)
     registry.publish([given], tmp_path / "registry")
 
@@ -331,8 +332,8 @@ def test_sources_of_a_producer_wait_while_the_exchange_is_full(
     assert noted() is None, "a planner that was started again takes the note of the one before it away"
     for unlimited in (
         (),
-        (("arrow", target.options["path"], {}, ()),),
-        (("arrow", str(tmp_path / "nowhere"), {}, (("s", "x", "q"),)),),
+        (("arrow", target.options["path"], options, ()),),
+        (("arrow", str(tmp_path / "nowhere"), options, (("s", "x", "q"),)),),
     ):
         target.write(rows(100, 200))
         free = Planner(source(producer, max_rows_per_epoch=4), registration(writes=unlimited), FakeLedger())
