@@ -57,7 +57,7 @@ class Kind:
     slot: str = ""  # standing kind: the member, such as the key, by which a later event replaces an earlier one
     lifts: bool = False  # for a standing kind: whether the value None ends what is in force
     ends: str = ""  # the standing kind that this one ends, such as `pause` for `resume`
-    becomes: str = ""  # the standing kind of which the driver makes an event, with the same delivery
+    becomes: str = ""  # the standing kind of the event that the driver makes from it, with the same delivery
     confirmed: bool = False  # whether the value must contain `"yes": true`, because rows are skipped or repeated
     while_running: bool = False  # whether it is refused when the job is known not to run: no later start carries it out
     public: bool = True  # whether clients may request it; the job itself writes the others

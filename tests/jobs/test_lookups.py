@@ -129,7 +129,7 @@ def seen(names: Lookup, frame: DataFrame) -> DataFrame:
 
 
 class Histories:
-    """A job that reads one channel of 60 rows, ten in an epoch; only the first epoch while there is no gate."""
+    """A job that reads one channel of 60 rows, ten in an epoch. Without the file `gate` it plans one epoch only."""
 
     def __init__(self, lab: JobHarness) -> None:
         self.lab, self.names, self.gate = lab, lab.folder / "names", lab.folder / "gate"
