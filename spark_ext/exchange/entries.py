@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
-from spark_ext.errors import RESET, StateError
+from spark_ext.errors import RESET, CommitError, StateError
 from spark_ext.model.commits import FenceMark
 
 VERSION: Final = 1
@@ -266,6 +266,13 @@ def not_empty(number: int, who: str) -> StateError:
     what = f"the exchange has entries of its own, such as entry {number}, and cannot begin with those of a savepoint"
     do = "put it back into a folder that does not exist"
     return StateError(what, operator=who, kept="the exchange is unchanged; nothing was put back", do=do)
+
+
+def overtaken(rounds: int, who: str) -> CommitError:
+    """The error for an entry that lost to other writers in every round."""
+    what = f"other writers of the log were faster {rounds} times in a row"
+    do = "find out what else writes to this exchange: it has one producer"
+    return CommitError(what, operator=who, kept="everything that was committed", do=do)
 
 
 def total_of(segments: Sequence[Segment], partitions: int) -> tuple[int, ...]:

@@ -32,9 +32,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from spark_ext.errors import CommitError, StateError
+from spark_ext.errors import StateError
 from spark_ext.exchange.contract import Decide, ExchangeLog
-from spark_ext.exchange.entries import Entry, LogState, not_empty
+from spark_ext.exchange.entries import Entry, LogState, not_empty, overtaken
 from spark_ext.storage import LocalFolder, writer_of
 
 SPAN: Final = 100  # entries between two stored states
@@ -104,9 +104,7 @@ class ArrowLog(ExchangeLog):
                 if (number + 1) % self._span == 0:
                     self.store_state(writer)
                 return self._state
-        what = f"other writers of the log were faster {ROUNDS} times in a row"
-        do = "find out what else writes to this exchange: it has one producer"
-        raise CommitError(what, operator=self._who, kept="everything that was committed", do=do)
+        raise overtaken(ROUNDS, self._who)
 
     def _counts(self, number: int, entry: Entry) -> bool:
         """Whether the entry whose file this writer has just created is in the log, which may be another one by now."""

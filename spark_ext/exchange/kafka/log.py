@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from secrets import token_hex
 from typing import Final
 
-from spark_ext.errors import CommitError, StateError
+from spark_ext.errors import StateError
 from spark_ext.exchange.contract import Decide, ExchangeLog
-from spark_ext.exchange.entries import Entry, LogState, not_empty
+from spark_ext.exchange.entries import Entry, LogState, not_empty, overtaken
 from spark_ext.exchange.kafka.order import LogOrder, Record
 from spark_ext.exchange.kafka.topics import TopicNames, Topics
 
@@ -87,9 +87,7 @@ class KafkaLog(ExchangeLog):
                     if (proposal.number + 1) % self._span == 0:
                         self.store_state()
                     return self._order.state
-        what = f"other writers of the log were faster {ROUNDS} times in a row"
-        do = "find out what else writes to this exchange: it has one producer"
-        raise CommitError(what, operator=self._who, kept="everything that was committed", do=do)
+        raise overtaken(ROUNDS, self._who)
 
     def _send(self, names: TopicNames, record: Record) -> bool:
         """Write a record and read on to it; whether it counts."""
