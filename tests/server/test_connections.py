@@ -12,6 +12,7 @@ import pytest
 
 from spark_ext.clients.listener import Listener
 from spark_ext.metrics import exporters
+from spark_ext.server.bodies import DRAINED
 from spark_ext.server.limits import Limits
 from tests.control.states import State
 from tests.server.served import JOB, Served, serving
@@ -133,7 +134,18 @@ def test_ordinary_headers_and_bodies_pass_however_they_arrive(served: Served) ->
         for at in range(0, len(request + body), 7_000):
             own.sendall((request + body)[at : at + 7_000])
         assert b" 202 " in own.recv(100)
-    assert served.post("set_config", value={"key": "k", "value": "v" * 3_000_000}).status_code == 413
+
+
+def test_a_client_that_sends_too_much_sees_why_up_to_a_bound(served: Served) -> None:
+    most = Limits().body_bytes * DRAINED
+    assert served.set_key("v" * (most - 1_000)).status_code == 413
+    begin = (
+        f"POST {JOB}/control HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {served.token}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {50 * most}\r\n\r\n"
+    )
+    with connect(port_of(served), begin.encode()) as own, pytest.raises(ConnectionError):
+        for _ in range(50):
+            own.sendall(b"v" * most)
 
 
 def test_refusals_anybody_can_cause_are_logged_now_and_then(served: Served, caplog: pytest.LogCaptureFixture) -> None:
