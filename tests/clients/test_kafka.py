@@ -1,11 +1,13 @@
 """Clients of Kafka are closed by the thread that used them: librdkafka aborts if one of its own threads closes one."""
 
+import sys
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from spark_ext.clients.kafka import KafkaOptions, admin, lent, shared
+from spark_ext.clients.kafka import KafkaOptions, admin, deleted, lent, shared
 from spark_ext.errors import StorageError
 
 # Nothing listens at this port.
@@ -53,3 +55,14 @@ def test_a_client_whose_request_failed_is_closed_and_replaced() -> None:
         raise TimeoutError
     assert first.closed
     assert shared("lent", {}, Closing) is not first
+
+
+def test_a_deletion_of_records_leaves_its_list_alone() -> None:
+    """As confluent-kafka does not: its issue 2275, which damages memory."""
+    before = [TopicPartition("orders", 0, 1)]
+    references = sys.getrefcount(before)
+    with AdminClient(OPTIONS.client("test")) as client:
+        for _ in range(10):
+            with pytest.raises((TimeoutError, KafkaException)):
+                deleted(client, before, 0.01)
+    assert sys.getrefcount(before) == references

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import psutil
 import pyspark
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -30,6 +30,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from spark_ext.clients.kafka import deleted
 from spark_ext.spark.session.jars import package_jars
 from tests.servers.kafka_reader import ANSWER_S, NO_ANSWER, QUICK, messages, settled
 from tests.servers.ports import free_ports
@@ -240,6 +241,10 @@ class Broker:
         until(lambda: self._made(new), f"the broker to take the topic {name}")
         there = until(lambda: self.partitions(name), f"the topic {name}")
         assert there == partitions, f"the topic {name} was there, with {there} partitions"
+
+    def forget(self, topic: str, before: int) -> None:
+        """Delete the records of its first partition before an offset, as retention does."""
+        self.asked(lambda client: deleted(client, [TopicPartition(topic, 0, before)], ANSWER_S))
 
     def asked(self, request: Callable[[AdminClient], T]) -> T:
         """The answer to a request, which is repeated by another client while none comes."""

@@ -24,6 +24,7 @@ from spark_ext.clients.kafka import (
     KafkaOptions,
     admin,
     answered,
+    deleted,
     described,
     lent,
     library,
@@ -322,8 +323,7 @@ class Topics:
         kafka = library(self.who)
         wanted = [kafka.TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
         with self._asking(f"records of '{topic}' could not be deleted") as client:
-            for answer in client.delete_records(wanted, request_timeout=self._seconds).values():
-                answered(answer, self._seconds)
+            deleted(client, wanted, self._seconds)
 
     # -- clients ------------------------------------------------------------------------------------------------------
 

@@ -3,12 +3,10 @@
 import time
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from spark_ext.errors import ConfigurationError, DataError, TerminalError
 from spark_ext.testing.source_kit import SourceRun
 from tests.servers.kafka import Broker
-from tests.servers.kafka_reader import ANSWER_S
 from tests.sources.kafka_range.kafka_kit import begun, run_of, source
 
 ENDINGS = ["latest", "none"]
@@ -75,8 +73,7 @@ def test_a_topic_that_was_shortened_or_has_grown(kafka: Broker, ending: str) -> 
     kafka.grow(topic, 2)
     found.restart()
     assert found.epoch()
-    gone = TopicPartition(topic, 0, 18)
-    kafka.asked(lambda client: client.delete_records([gone])[gone].result(ANSWER_S))
+    kafka.forget(topic, 18)
     found.restart()
     with pytest.raises(DataError, match=r"offsets 1\d to 17 of partition 0 .* retention has deleted them"):
         found.epoch()

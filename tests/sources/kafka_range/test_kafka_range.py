@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import Message
 
 from spark_ext.errors import ConfigurationError, DataError, SparkExtError, StorageError, TransientError
 from spark_ext.schemas.ddl import columns
@@ -17,7 +17,6 @@ from spark_ext.sources.kafka_range.source import KafkaRange
 from spark_ext.sources.staged import Cutover
 from spark_ext.testing.source_kit import SourceRun, drive
 from tests.servers.kafka import Broker
-from tests.servers.kafka_reader import ANSWER_S
 from tests.sources.kafka_range.kafka_kit import begun, run_of, source, to_rest
 from tests.support.waiting import until
 
@@ -150,8 +149,7 @@ def test_records_that_retention_removed_are_reported_or_skipped(kafka: Broker) -
     kafka.send(topic, named("a", 10))
     made = source(kafka, topic)
     (channel,) = begun(made).values()
-    gone = TopicPartition(topic, 0, 4)
-    kafka.asked(lambda client: client.delete_records([gone])[gone].result(ANSWER_S))
+    kafka.forget(topic, 4)
     with pytest.raises(DataError, match=r"offsets 0 to 3 of partition 0 .* retention has deleted them") as caught:
         list(made.read(channel, 0, 10))
     assert "lost_records=accept" in caught.value.do
