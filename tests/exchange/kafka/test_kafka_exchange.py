@@ -1,13 +1,17 @@
 """The exchange kind `kafka` against a real broker: the suite of all kinds, and what can happen to topics alone."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from spark_ext.errors import ConfigurationError, DataError, StateError, StorageError
+from spark_ext.errors import ConfigurationError, DataError, FencedError, StateError, StorageError
+from spark_ext.exchange import decisions
 from spark_ext.exchange.contract import as_text
 from spark_ext.exchange.entries import EntryKind
 from spark_ext.exchange.pinned import pin, put_back
+from spark_ext.model.commits import Claim
 from spark_ext.testing.exchange_contract import ExchangeContract
 from spark_ext.testing.exchange_driver import WHO, Producer, Reader, numbered
 from tests.exchange.kafka.kafka_kit import KafkaPlace, options_of
@@ -150,3 +154,15 @@ def test_credentials_come_from_references(
     monkeypatch.setenv("PASSWORD", "wrong")
     with pytest.raises(ConfigurationError, match="refuse the connection"):
         Producer(place, 2).claim()
+
+
+def test_x9_copies_of_a_state_directory_share_the_topics_and_one_goes_on(place: KafkaPlace, tmp_path: Path) -> None:
+    first = Producer(place).claim()
+    first.run(0, 0, 10)
+    copy = replace(place, path=str(shutil.copytree(place.path, tmp_path / "copy")))
+    Producer(copy, 2).claim().run(1, 10, 20)
+    with pytest.raises(FencedError, match="this state is an older copy"):
+        first.run(1, 100, 110)
+    claim = Claim("flights", "job", "job-1", 3, 0, start=3000, query_id="q", planned=1, starts=frozenset({1000}))
+    with pytest.raises(StateError, match="put back from a backup"):
+        decisions.refuse_claim(place.parts().master.log.look(), claim, WHO)
