@@ -36,13 +36,13 @@ help:
 	@echo "make docs       the documentation as a site in out/site; any link or name that leads nowhere fails"
 	@echo "make clean      removes outputs and caches; .venv stays"
 
-run: .venv/.test java .venv/.prepared
+run: .venv/.run java
 	@$(BIN)/python examples/flights.py $(if $(filter-out 0,$(FRESH)),--fresh) $(ARGS)
 
-pipeline: .venv/.test java
+pipeline: .venv/.run java
 	@$(BIN)/python examples/pipeline.py $(if $(filter-out 0,$(FRESH)),--fresh) $(ARGS)
 
-control: .venv/.test java
+control: .venv/.run java
 	@$(BIN)/python examples/control.py $(if $(filter-out 0,$(FRESH)),--fresh) $(ARGS)
 
 # Nothing here waits for a server, so a third worker would only collect the tests once more.
@@ -106,15 +106,20 @@ clean:
 	@find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps are older than what they depend on when versions change: then pip brings .venv up to date.
+.venv/.run: pyproject.toml constraints.txt | python
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --disable-pip-version-check -e '.[spark,examples]' -c constraints.txt
+	@touch $@
+
 .venv/.test: pyproject.toml constraints.txt | python
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]' -c constraints.txt
-	@touch $@
+	@touch .venv/.run $@
 
 .venv/.dev: pyproject.toml constraints.txt | python
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
-	@touch $@
+	@touch .venv/.run .venv/.test $@
 
 # Spark starts faster from then on; see docs/cli.md.
 .venv/.prepared: .venv/.test | java
