@@ -1,5 +1,6 @@
 """The sources in real queries: Spark's planner process, executors, log of offsets, restart."""
 
+import importlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -331,3 +332,36 @@ def test_a_delta_table_is_followed_while_it_is_written_to(spark: SparkSession, t
     assert found == [first + n for first in (0, 10, 20, 30) for n in range(5)]
     DeltaTable(table).delete("id = 31")
     assert failure(follow(), out).what.startswith("version 4 of the table (DELETE)")
+
+
+SHOP = """
+import till
+from spark_ext.sources.contract import Advance, Channel, ChannelSource
+
+class Sales(ChannelSource):
+    name = classmethod(lambda cls: "sales")
+    schema = lambda self: "price int"
+    discover = lambda self: [Channel("till", begin=0)]
+    advance = lambda self, channel, start, limit: Advance(3, finished=True)
+
+    def read(self, channel, start, end):
+        yield till.rows(end - start)
+"""
+TILL = """
+import pyarrow as pa
+
+def rows(count):
+    return pa.RecordBatch.from_pydict({"price": pa.array(range(count), pa.int32())})
+"""
+
+
+def test_a_class_of_a_module_that_only_the_driver_can_import(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the planner's process and in workers, with the modules that it uses itself."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "till.py").write_text(TILL)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sx.register(spark, importlib.import_module("shop").Sales)
+    run(spark.readStream.format("sales").option("uid", "sales").load(), tmp_path / "out")
+    assert sorted(row.price for row in spark.read.parquet(str(tmp_path / "out")).collect()) == [0, 1, 2]

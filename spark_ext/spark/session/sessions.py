@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -264,6 +265,7 @@ def register(
     _check(spark, require_delta)
     connectors = [(kind, formats.data_source(kind)) for kind in (*formats.load(), *sources_or_sinks)]
     _set_environment(spark)
+    _take_code_along(spark, {kind.__module__ for kind in sources_or_sinks})
     for kind, wrapped in connectors:
         formats.add(kind)
         spark.dataSource.register(wrapped)
@@ -284,6 +286,36 @@ def _set_environment(spark: SparkSession) -> None:
             **(_SET_BY_PLANNERS if backend.own_workers else {}),
         }
     )
+
+
+def _take_code_along(spark: SparkSession, modules: set[str]) -> None:
+    """Let Spark pickle the code of modules that a new Python process could not import, and of those that they use.
+
+    That is a module beside the script, or on a path that only this process has. Workers of a local session start in
+    this process's directory.
+    """
+    from pyspark import cloudpickle
+
+    own, todo = set[str](), {name for name in modules if name in sys.modules}
+    while todo:
+        module = sys.modules[todo.pop()]
+        package = sys.modules[module.__name__.partition(".")[0]]
+        if package.__name__ in _INSTALLED or "-packages" in (getattr(package, "__file__", None) or "-packages"):
+            continue
+        own.add(module.__name__)
+        used = (getattr(one, "__module__", None) or getattr(one, "__name__", None) for one in vars(module).values())
+        todo |= {name for name in used if isinstance(name, str) and name in sys.modules} - own
+    if own:
+        local = backend_of(spark).own_workers and _LOCAL.fullmatch(str(spark.conf.get("spark.master", "")))
+        packages = sorted({name.partition(".")[0] for name in own})
+        asked = [sys.executable, "-c", _FIND, *packages]
+        found = subprocess.run(asked, cwd=None if local else os.sep, capture_output=True, text=True, check=True)
+        for name in found.stdout.split():
+            cloudpickle.register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
+
+
+_INSTALLED: Final = sys.stdlib_module_names | {"__main__", "spark_ext"}
+_FIND: Final = "import sys, importlib.util as u; print(*(name for name in sys.argv[1:] if u.find_spec(name) is None))"
 
 
 # Settings that `session` changes: Spark's default, and what it costs a job.
