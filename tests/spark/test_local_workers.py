@@ -95,8 +95,9 @@ def test_one_that_does_not_answer_keeps_nobody_waiting(tmp_path: Path, monkeypat
     slow = tmp_path / "py-spy"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
-    monkeypatch.setattr(local_workers, "PY_SPY_WITHIN", 0.2)
-    assert PySpy(str(slow)).threads(1) == ((), "py-spy has failed for process 1: it has not answered within 0.2 s")
+    with monkeypatch.context() as quick:
+        quick.setattr(local_workers, "PY_SPY_WITHIN", 0.2)
+        assert PySpy(str(slow)).threads(1) == ((), "py-spy has failed for process 1: it has not answered within 0.2 s")
     slow.write_text("#!/bin/sh\necho '[1]'\n")
     assert "no stacks of py-spy" in PySpy(str(slow)).threads(1)[1]
     slow.write_text(f"#!/bin/sh\nkill -{signal.SIGKILL.value} $$\n")
