@@ -71,6 +71,7 @@ def try_wheel(wheel: Path, folder: Path, version: str) -> None:
     if not told.startswith(f"{version} {folder}"):
         raise SystemExit(f"another spark-ext was imported: {told}")
     run(str(python.with_name("spark-ext")), "--help", cwd=place)
+    run(str(python.with_name("spark-ext")), "init", "own-source", cwd=place)
     say("running the first job of the long description")
     told = run(str(python), "-c", first_block(long_description(wheel)), cwd=place)
     result = EXPECTED.search(told)

@@ -1,16 +1,62 @@
-"""`spark-ext prepare`: fetches jars and builds the class archive, so that sessions on this machine start fast."""
+"""Before a job: `spark-ext init` copies a program of the gallery, `spark-ext prepare` lets sessions start fast."""
 
 from __future__ import annotations
 
+import ast
+import difflib
+import shutil
 import sys
 from enum import Enum
+from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from spark_ext.commands.output import print_text
+from spark_ext.commands.output import print_rows, print_text
+from spark_ext.errors import refused
+
+_WHO: Final = "spark-ext init"
+_INSTALLED: Final = ("share", "spark-ext", "gallery")  # below the environment's folder
+
+ProgramArgument = Annotated[str | None, typer.Argument(metavar="PROGRAM", help="Its name. Default: list all programs.")]
+FolderOption = Annotated[Path, typer.Option("--folder", metavar="PATH", help="Where to copy it.")]
+
+
+def init(program: ProgramArgument = None, folder: FolderOption = Path()) -> None:
+    """Copy a program that runs, as the beginning of your own; without PROGRAM, list the programs.
+
+    An existing file is not overwritten.
+    """
+    programs = _programs()
+    if program is None:
+        rows = [{"program": name, "what it does": _about(path)} for name, path in programs.items()]
+        print_rows(rows, list(rows[0]), as_json=False)
+        print_text("spark-ext init PROGRAM copies one into this folder")
+        return
+    if program not in programs:
+        near = difflib.get_close_matches(program, programs, 1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise refused(f"unknown program '{program}'{hint}", _WHO, f"choose one of {', '.join(programs)}")
+    copy = folder / programs[program].name
+    if copy.exists():
+        raise refused(f"{copy} exists", _WHO, "move it away, or choose another folder with --folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(programs[program], copy)
+    print_text(f"{copy}: {_about(copy)} Its first lines say what it needs.\nrun it: python {copy}")
+
+
+def _programs() -> dict[str, Path]:
+    """The programs by name: those that were installed, or those of the checkout that is in use."""
+    installed = (one for one in metadata.files("spark-ext") or () if one.parts[-4:-1] == _INSTALLED)
+    there = [Path(str(one.locate())) for one in installed]
+    found = there or (Path(__file__).parents[2] / "examples" / "gallery").glob("*.py")
+    return {path.stem.replace("_", "-"): path for path in sorted(found) if path.suffix == ".py"}
+
+
+def _about(program: Path) -> str:
+    return (ast.get_docstring(ast.parse(program.read_text(encoding="utf-8"))) or "").partition("\n")[0]
 
 
 class Store(str, Enum):

@@ -5,8 +5,7 @@
         def target(self, tmp_path):
             return MyTarget(tmp_path / "out")
 
-A fixture `spark` must provide a session created by `spark_ext.session`. The sink's module must be importable in Spark's
-Python workers (on `PYTHONPATH`, or by `cloudpickle.register_pickle_by_value`).
+A fixture `spark` must provide a session created by `spark_ext.session`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@
         def world(self, tmp_path):
             return MyWorld(tmp_path)
 
-A fixture `spark` must provide a session created by `spark_ext.session`. The source's module must be importable in
-Spark's Python workers (on `PYTHONPATH`, or by `cloudpickle.register_pickle_by_value`).
+A fixture `spark` must provide a session created by `spark_ext.session`.
 """
 
 from __future__ import annotations

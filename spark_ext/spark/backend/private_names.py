@@ -47,7 +47,7 @@ DRIVER: Final[Names] = {
 # Of pyspark, in sources, sinks, schemas and workers.
 WORKERS: Final[Names] = {
     "contract kits": {"pyspark.cloudpickle": "dumps loads"},
-    "spark-ext run": {"pyspark.cloudpickle": "register_pickle_by_value"},
+    "spark-ext run and register": {"pyspark.cloudpickle": "register_pickle_by_value"},
     "workers": {"pyspark.daemon": ""},
     "async_map": {"pyspark.sql.conversion": "ArrowTableToRowsConversion LocalDataToArrowConversion"},
     "sources and sinks": {"pyspark.sql.pandas.types": "from_arrow_type to_arrow_schema to_arrow_type"},

@@ -24,6 +24,7 @@ from spark_ext.spark.session.jars import delta_coordinate, delta_jars
 from spark_ext.spark.session.session_settings import set_defaults
 from spark_ext.spark.session.spark_home import home_without_zip
 from spark_ext.storage import StoreOptions
+from spark_ext.worker_internals import pickle_by_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
@@ -294,8 +295,6 @@ def _take_code_along(spark: SparkSession, modules: set[str]) -> None:
     That is a module beside the script, or on a path that only this process has. Workers of a local session start in
     this process's directory.
     """
-    from pyspark import cloudpickle
-
     own, todo = set[str](), {name for name in modules if name in sys.modules}
     while todo:
         module = sys.modules[todo.pop()]
@@ -311,7 +310,7 @@ def _take_code_along(spark: SparkSession, modules: set[str]) -> None:
         asked = [sys.executable, "-c", _FIND, *packages]
         found = subprocess.run(asked, cwd=None if local else os.sep, capture_output=True, text=True, check=True)
         for name in found.stdout.split():
-            cloudpickle.register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
+            pickle_by_value(sys.modules[name])
 
 
 _INSTALLED: Final = sys.stdlib_module_names | {"__main__", "spark_ext"}
