@@ -67,7 +67,7 @@ drawn = pytest.mark.slow(0.3, "draws whole figures of a job of seven queries")
 def test_a_file_is_written(state: str, tmp_path: Path) -> None:
     for ending, begin in (("png", b"\x89PNG"), ("svg", b"<?xml")):
         file = tmp_path / f"shop.{ending}"
-        done = spark_ext("plot", state, "--out", file, "--kind", "epochs", "--kind", "channels")
+        done = spark_ext("plot", state, "--output", file, "--kind", "epochs", "--kind", "channels")
         assert done.returncode == 0 and f"{file.stat().st_size:,} bytes" in done.stdout
         assert file.read_bytes().startswith(begin)
 
@@ -83,8 +83,8 @@ def test_the_terminal_is_the_default(state: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--out", "shop.xlsx"), "use one of: .png, .svg, .pdf"), (("--out", "shop"), "does not end with"),
-        (("--out", "no/folder.png"), "No such file"), (("--kind", "colours"), "'colours' is not one of"),
+        (("--output", "shop.xlsx"), "use one of: .png, .svg, .pdf"), (("--output", "shop"), "does not end with"),
+        (("--output", "no/folder.png"), "No such file"), (("--kind", "colours"), "'colours' is not one of"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_drawn_is_refused(state: str, arguments: tuple[str, ...], said: str) -> None:
@@ -92,7 +92,7 @@ def test_what_cannot_be_drawn_is_refused(state: str, arguments: tuple[str, ...],
 
 
 @drawn
-@pytest.mark.parametrize(("missing", "arguments"), [("matplotlib", ("--out", "a.png")), ("plotext", ())])
+@pytest.mark.parametrize(("missing", "arguments"), [("matplotlib", ("--output", "a.png")), ("plotext", ())])
 def test_a_missing_library_is_named(
     state: str, missing: str, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,7 @@ def job(spark: SparkSession) -> sx.Job:
         .option("table", "orders")
         .option("mode", "upsert")
         .option("key", "id")
-        .option("latest_by", "version")
+        .option("newest_by", "version")
     )
     return sx.Job(spark, "orders", state=OUT / "state").add("load", table)
 

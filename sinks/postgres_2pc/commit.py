@@ -140,7 +140,7 @@ class Committer:
         into = sql.SQL("INSERT INTO {} AS t ({}) ").format(self.table.name.identifier, columns)
         if self.upsert is None:
             return into + rows
-        key, latest = names(self.upsert.key), self.upsert.latest_by
+        key, latest = names(self.upsert.key), self.upsert.newest_by
         if latest is not None:
             rows = sql.SQL("SELECT DISTINCT ON ({}) {} FROM ({}) s ORDER BY {}, {} DESC NULLS LAST").format(
                 key, columns, rows, key, sql.Identifier(latest)
@@ -254,7 +254,7 @@ class Upsert:
     """How rows replace existing ones."""
 
     key: tuple[str, ...]
-    latest_by: str | None = None
+    newest_by: str | None = None
 
 
 class Sifting:
@@ -297,7 +297,7 @@ class Sifting:
         few, kinds = committer.temporary(), committer.table.chosen(committer.columns)
         copy_sifted(connection, few, kinds, _inline(parts), committer.errors, self._misfit)
         rows = committer.union([few, *(sql.Identifier(record.SCHEMA, part.table) for part in staged)])
-        latest = committer.upsert.latest_by if committer.upsert is not None else None
+        latest = committer.upsert.newest_by if committer.upsert is not None else None
         # Of rows with one key the greatest comes last, and replaces those before it.
         order = sql.SQL("ORDER BY {} NULLS FIRST").format(sql.Identifier(latest)) if latest else sql.SQL("")
         number = sql.Identifier(self._number)
@@ -317,7 +317,7 @@ class Sifting:
     def _refuse_repeated_keys(self) -> None:
         """Tried one by one they would replace each other, in an order that nobody has asked for."""
         upsert = self._committer.upsert
-        if upsert is None or upsert.latest_by is not None:
+        if upsert is None or upsert.newest_by is not None:
             return
         query = sql.SQL("SELECT 1 FROM spark_ext_tried GROUP BY {} HAVING count(*) > 1 LIMIT 1").format(
             names(upsert.key)
@@ -327,7 +327,7 @@ class Sifting:
                 "several rows of the epoch have the same key",
                 operator=self._committer.errors.who,
                 kept=NOTHING_VISIBLE,
-                do="name a column with the option 'latest_by' that says which one counts, or aggregate in the query",
+                do="name a column with the option 'newest_by' that says which one counts, or aggregate in the query",
             )
 
     def _insert(self, low: int, high: int) -> bool:

@@ -60,14 +60,14 @@ class PostgresSinkOptions(SinkOptions, ConnectionOptions):
     mode: Literal["append", "upsert"] = "append"
     key: ColumnNames = ()  # For `upsert`: the key columns; the table needs a primary key or unique index on them
     # For `upsert`: of rows of one key in an epoch the greatest counts; without it they are refused.
-    latest_by: ColumnName | None = None
+    newest_by: ColumnName | None = None
     prepared: bool = False  # Whether tasks copy into the table, in prepared transactions, without staging tables
     create_table: bool = True  # Whether to create the table, with the columns of the rows, if it does not exist
     inline_size: Bytes = 64 * 1024  # Bytes of a task's rows that are sent with its commit message; 0: never
     lock_timeout: Milliseconds = 30_000  # For a lock on the table or the sink's record, ms; then the epoch is retried
     statement_timeout: Milliseconds | None = None  # ms; then the epoch is retried. 0: none; default: the server's
     # Names of columns in the table by their names in the rows, as `a=x, b=y` or as a JSON object; the other columns
-    # keep their names. `key` and `latest_by` are names in the table.
+    # keep their names. `key` and `newest_by` are names in the table.
     column_map: Annotated[dict[str, str], BeforeValidator(mapping)] = Field(default_factory=dict)
     schema_evolution: Literal["refuse", "add_columns"] = "refuse"  # What is done about columns that the table lacks
     setup_sql: str | None = None  # Statements that run once for the table and the uid, before the first epoch
@@ -90,8 +90,8 @@ class PostgresSinkOptions(SinkOptions, ConnectionOptions):
     def _together(self) -> PostgresSinkOptions:
         if self.mode == "upsert" and not self.key:
             raise ValueError("mode=upsert needs the option 'key'")
-        if self.mode == "append" and (self.key or self.latest_by):
-            raise ValueError("key and latest_by require mode=upsert")
+        if self.mode == "append" and (self.key or self.newest_by):
+            raise ValueError("key and newest_by require mode=upsert")
         if self.on_bad_row == "quarantine" and self.prepared:
             raise ValueError(
                 "on_bad_row=quarantine requires prepared=false: what a task has prepared is committed as a whole"
@@ -148,10 +148,10 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         schema = renamed(schema, options.column_map, self._who)
         for field in schema.fields:
             new_type(field.dataType, field.name, self._who)
-        for name in (*options.key, *([options.latest_by] if options.latest_by else [])):
+        for name in (*options.key, *([options.newest_by] if options.newest_by else [])):
             if name not in schema.names:
                 what = (
-                    f"the options 'key' and 'latest_by' name a column '{name}' that the query does not have; it has: "
+                    f"the options 'key' and 'newest_by' name a column '{name}' that the query does not have; it has: "
                 )
                 do = "correct the options, or add the column to the query"
                 raise refused(what + ", ".join(schema.names), self._who, do)
@@ -343,7 +343,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             identity,
             table,
             columns,
-            Upsert(options.key, options.latest_by) if options.mode == "upsert" else None,
+            Upsert(options.key, options.newest_by) if options.mode == "upsert" else None,
             RowErrors(who, options.redact),
             options.lock_timeout,
             partial(self._fence, identity, mark, who),

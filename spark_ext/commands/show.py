@@ -127,9 +127,9 @@ PLOT_WIDTH: Final = 110  # characters in a line of a plot if the output is not a
 
 def plot(
     state: State,
-    out: Annotated[
+    output: Annotated[
         Path | None,
-        typer.Option("-o", "--out", metavar="FILE", help="A file: .png, .svg or .pdf. Default: the terminal."),
+        typer.Option("-o", "--output", metavar="FILE", help="A file: .png, .svg or .pdf. Default: the terminal."),
     ] = None,
     kind: Annotated[
         list[PlotKind] | None, typer.Option(help="What to plot; repeatable. Default: everything available.")
@@ -137,10 +137,10 @@ def plot(
     storage: Storage = None,
 ) -> None:
     """Plot the epochs, lag and channels of a job, in the terminal or to a file."""
-    if out is not None and out.suffix.lower() not in FORMATS:
+    if output is not None and output.suffix.lower() not in FORMATS:
         raise refused(
-            f"'{out}' does not end with an image format",
-            "plot, option --out",
+            f"'{output}' does not end with an image format",
+            "plot, option --output",
             f"use one of: {', '.join(FORMATS)}",
             kept="nothing was written",
         )
@@ -148,7 +148,7 @@ def plot(
     from spark_ext.views.status import open_ledger
 
     shown = plots_of(open_ledger(state, storage_options(storage)), kind or (), datetime.now(timezone.utc))
-    if out is None:
+    if output is None:
         from spark_ext.views.plot.terminal import view
 
         console = Terminal()
@@ -158,8 +158,8 @@ def plot(
     from spark_ext.views.plot.job import draw
 
     made = draw(shown, "plot")
-    with _writing(out, "plot, option --out"):
-        made.savefig(out, format=out.suffix.lower().lstrip("."), dpi=144)
+    with _writing(output, "plot, option --output"):
+        made.savefig(output, format=output.suffix.lower().lstrip("."), dpi=144)
 
 
 def report(

@@ -82,7 +82,7 @@ def test_another_writer_decides_once(database: Database, way: dict[str, str]) ->
     assert (kit.target.ids(), kit.table()) == ([0, 1, 2, 4], [3])
 
 
-def test_an_upsert_keeps_what_latest_by_says(database: Database, way: dict[str, str]) -> None:
+def test_an_upsert_keeps_what_newest_by_says(database: Database, way: dict[str, str]) -> None:
     rows = [
         {"id": 1, "name": "new", "at": 3},
         {"id": 1, "name": "old", "at": 2},
@@ -91,7 +91,7 @@ def test_an_upsert_keeps_what_latest_by_says(database: Database, way: dict[str, 
         {"id": 3, "name": "bad", "at": 1},
     ]
     table = "CREATE TABLE out (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'), at bigint)"
-    kit = run(database, table, rows, AT, mode="upsert", key="id", latest_by="at", **way)
+    kit = run(database, table, rows, AT, mode="upsert", key="id", newest_by="at", **way)
     assert sorted((row["id"], row["name"]) for row in kit.target.rows()) == [(1, "new"), (2, "good")]
     assert kit.table() == [2, 3]
 
@@ -188,7 +188,7 @@ def test_columns_with_the_names_of_aliases(database: Database, way: str, missing
     schema = T.StructType([*NUMBERS.fields, *(T.StructField(name, T.StringType()) for name in names)])
     shown = ", ".join('"' + name.replace('"', '""') + '" text' for name in names)
     database.run(f"CREATE TABLE out (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'), {shown})")
-    more = {"mode": "upsert", "key": '"id"', "latest_by": '"e"'} if way == "upsert" else WAYS[way]
+    more = {"mode": "upsert", "key": '"id"', "newest_by": '"e"'} if way == "upsert" else WAYS[way]
     kit = BadRowsKit(PostgresTarget(database, **more), schema)
     rows = [{"id": n, "name": "bad" if n % 7 == 3 else "n", **dict.fromkeys(names, f"v{n}")} for n in range(20)]
     kit.driver().claim().run(0, rows)

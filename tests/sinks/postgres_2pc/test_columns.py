@@ -85,7 +85,7 @@ def test_rows_are_written_under_other_names(database: Database, way: dict[str, A
 
 
 def test_a_new_table_has_the_new_names(database: Database) -> None:
-    one = driver(database, column_map='{"name": "a, b"}', mode="upsert", key="id", latest_by="a, b").claim()
+    one = driver(database, column_map='{"name": "a, b"}', mode="upsert", key="id", newest_by="a, b").claim()
     one.run(0, numbered(0, 3))
     assert len(database.column('SELECT "a, b" FROM out')) == 3
 

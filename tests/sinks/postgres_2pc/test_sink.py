@@ -138,7 +138,7 @@ def test_upsert_replaces_rows_of_the_same_key(database: Database, inline: str) -
 @pytest.mark.parametrize("inline", ["0", "1m"])
 def test_upsert_by_the_latest(database: Database, inline: str) -> None:
     schema = columns("shop string, id bigint, at int, name string")
-    one = driver(database, schema, mode="upsert", key="id, shop", latest_by="at", inline_size=inline).claim()
+    one = driver(database, schema, mode="upsert", key="id, shop", newest_by="at", inline_size=inline).claim()
 
     def put(epoch: int, *rows: tuple[str, int, int | None, str]) -> None:
         one.run(epoch, [dict(zip(schema.names, row, strict=True)) for row in rows], partitions=2)

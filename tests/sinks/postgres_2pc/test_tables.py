@@ -94,7 +94,7 @@ def test_a_partitioned_table_takes_rows_in_each_way(database: Database, way: str
 
 
 @pytest.mark.parametrize("inline", ["0", "1m"])
-@pytest.mark.parametrize("latest", [{}, {"latest_by": "name"}])
+@pytest.mark.parametrize("latest", [{}, {"newest_by": "name"}])
 def test_a_null_in_an_upserts_key_is_refused(database: Database, inline: str, latest: dict[str, str]) -> None:
     """No two nulls are equal: such rows would be added again by each epoch, and joined into one within an epoch."""
     database.run("CREATE TABLE out (id bigint, name text)", "CREATE UNIQUE INDEX ON out (id)")
