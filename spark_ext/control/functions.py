@@ -93,11 +93,11 @@ def value(key: str, type: str | DataType, default: Json = None) -> Column:
                 "give a default of this type",
             ) from problem
 
-    def control_value(rows: pa.Array) -> pa.Array:
+    def scalar() -> pa.Scalar:
         found = current()
         given = found.user.get(key, default)
         try:
-            return pa.repeat(_scalar(given, kind), len(rows))
+            return _scalar(given, kind)
         except ValueError as problem:
             raise DataError(
                 f"the value of the key '{key}' is {str(given)[:100]!r}, which is not of type {kind.simpleString()}: "
@@ -108,8 +108,15 @@ def value(key: str, type: str | DataType, default: Json = None) -> Column:
                 "the key with config_schema, so that such values are refused when they are set",
             ) from problem
 
+    def control_value(rows: pa.Array) -> pa.Array:
+        return pa.repeat(scalar(), len(rows))
+
+    def control_value_of_row(_: int) -> Any:
+        return scalar().as_py(maps_as_pydicts="strict")
+
+    has_arrow = hasattr(F, "arrow_udf")  # since Spark 4.1
+    function = F.arrow_udf(control_value, kind) if has_arrow else F.udf(control_value_of_row, kind)  # type: ignore[call-overload]
     # Spark computes what is deterministic and has no column only once, before there is an epoch.
-    function = F.arrow_udf(control_value, kind)  # type: ignore[call-overload]
     found: Column = function.asNondeterministic()(F.lit(0))
     return found
 

@@ -20,6 +20,7 @@ from spark_ext.jobs.job import Job
 from spark_ext.jobs.lookup import Lookup
 from spark_ext.model.lifecycle import State
 from tests.support.jobs import JobHarness, numbers, stopped
+from tests.support.versions import needs_arrow_functions
 
 ROWS: Final[list[dict[str, Any]]] = [
     {"channel": "0", "name": "zero", "tags": ["a"]},
@@ -51,6 +52,7 @@ def rows(lab: JobHarness, out: str = "out") -> list[dict[str, Any]]:
 
 
 @pytest.mark.core
+@needs_arrow_functions
 def test_a_join_is_that_of_sql_and_keeps_watermarks(spark: SparkSession, lab: JobHarness) -> None:
     """Also over Spark's own sources, with `with_control`; functions look the same rows up."""
     job = sx.Job(spark, "lab", state=lab.folder / "state")
@@ -106,6 +108,7 @@ def test_a_join_that_cannot_be_is_refused_before_the_start(spark: SparkSession, 
         names.table()
 
 
+@needs_arrow_functions
 def test_a_query_without_events_is_told_what_it_lacks(spark: SparkSession, lab: JobHarness) -> None:
     job = sx.Job(spark, "lab", state=lab.folder / "state")
     names = job.lookup("names", table(lab.folder / "names"))
@@ -188,6 +191,7 @@ def test_a_version_that_is_gone_is_refused_and_a_reload_is_the_way_out(spark: Sp
 
 
 @pytest.mark.slow(10, "runs two queries, one after the other, twice")
+@needs_arrow_functions
 def test_dimension_first_then_facts(spark: SparkSession, lab: JobHarness) -> None:
     """The table is there only when the first query has finished; a later start declares the lookup again."""
 
