@@ -29,14 +29,13 @@ def ends_of(block: bytes | memoryview | pa.Buffer) -> NDArray[np.int64]:
     return ends + 1
 
 
-def pieces(raw: pa.NativeFile, at: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """The bytes [at, end) of a file, each piece with its position, never cut between CR and LF."""
-    raw.seek(at)
-    while at < end:
-        data = raw.read(min(SCAN, end - at))
+def pieces(raw: pa.NativeFile, at: int, end: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """The bytes [at, end) of a file that stands at `at`, each piece with its position, never cut between CR and LF."""
+    while end is None or at < end:
+        data = raw.read(SCAN if end is None else min(SCAN, end - at))
         if not data:
             return
-        while data.endswith(b"\r") and at + len(data) < end and (more := raw.read(1)):
+        while data.endswith(b"\r") and at + len(data) != end and (more := raw.read(1)):
             data += more
         yield at, data
         at += len(data)
@@ -44,6 +43,7 @@ def pieces(raw: pa.NativeFile, at: int, end: int) -> Iterator[tuple[int, bytes]]
 
 def line_end(raw: pa.NativeFile, at: int, end: int) -> int:
     """The beginning of the first line that begins after byte `at`; at most `end`."""
+    raw.seek(at)
     for position, data in pieces(raw, at, end):
         found = ends_of(data)
         if len(found):
@@ -58,18 +58,29 @@ def last_end(data: bytes) -> int:
 
 def after_lines(raw: pa.NativeFile, at: int, end: int, lines: int) -> tuple[int, int]:
     """The end of `lines` lines from `at`, at most `end`, and how many there were."""
-    seen, unfinished = 0, False
-    for position, data in pieces(raw, at, end):
+    raw.seek(at)
+    after, seen = _lines_in(pieces(raw, at, end), lines)
+    return (after if seen == lines else end), seen
+
+
+def leading_lines(raw: pa.NativeFile, lines: int) -> tuple[int, int]:
+    """The byte after the first `lines` lines of a text, or after all that it has, and how many these are."""
+    return _lines_in(pieces(raw, 0), lines)
+
+
+def _lines_in(pieces: Iterator[tuple[int, bytes]], lines: int) -> tuple[int, int]:
+    at, seen, unfinished = 0, 0, False
+    for position, data in pieces:
         found = ends_of(data)
         if seen + len(found) >= lines:
             return position + int(found[lines - seen - 1]), lines
-        seen += len(found)
+        at, seen = position + len(data), seen + len(found)
         unfinished = not len(found) or int(found[-1]) < len(data)
-    return end, seen + unfinished
+    return at, seen + unfinished
 
 
 def count_lines(raw: pa.NativeFile, upto: int) -> int:
-    """The number of lines that end before a byte."""
+    """The number of lines of a text, from its beginning, that end before a byte."""
     return sum(len(ends_of(data)) for _, data in pieces(raw, 0, upto))
 
 

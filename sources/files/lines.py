@@ -82,6 +82,10 @@ class LinesFormat(ABC):
         """A file from its beginning, unpacked and in UTF-8."""
         return self._encoding.stream(file.unpacked())
 
+    def opened(self, file: InputFile) -> pa.NativeFile:
+        """A file from its beginning, in whose bytes positions are: as it is, or if it is one step its text."""
+        return self.text(file) if self.whole(file) else file.open()
+
     def _check_mark(self, file: InputFile) -> None:
         """Refuse a file with the mark of another encoding."""
         if not self._encoding.is_utf8:
@@ -191,9 +195,9 @@ class LinesFormat(ABC):
                     block = pa.py_buffer(rest[:cut])
                     try:
                         yield from self._parsed(file, block)
-                    except pa.ArrowException:
+                    except pa.ArrowException as problem:
                         if bad is None:
-                            raise
+                            raise self._at_line(file, block, at, problem) from problem
                         self._check_constants(file)
                         yield from self._sifted(file, block, at, bad)
                     at, rest = at + cut, rest[cut:]
@@ -290,12 +294,12 @@ class LinesFormat(ABC):
             except pa.ArrowException as nearer:
                 problem, high = nearer, middle
         byte = at + (int(ends[low - 1]) if low else 0)
-        with file.faults(), file.open() as raw:
+        with file.faults(), self.opened(file) as raw:
             line = count_lines(raw, byte) + 1
         return file.refusal(
             f"line {line} (byte {byte}) does not fit the declared columns: {problem}",
-            "correct the line, or the schema or the format options, and start again with the option "
-            "changed_files=accept if the file was changed; or load with on_bad_row=quarantine",
+            "correct the line, or the schema or the format options ('multiline' if rows span lines), and start again "
+            "with the option changed_files=accept if the file was changed; or load with on_bad_row=quarantine",
         )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from spark_ext.options import Milliseconds
+from spark_ext.options import Milliseconds, json_object
 from spark_ext.schemas.strptime import refused_directive
 from spark_ext.sources.contract import SourceOptions
 from spark_ext.sources.files.encodings import Encoding
@@ -28,6 +29,19 @@ BINARY = frozenset({"parquet", "orc", "avro"})
 
 BY_ROW = frozenset({"parquet", "orc"})
 """Formats whose positions are row numbers."""
+
+
+def renames(value: object) -> object:
+    """`"Order ID=order_id, Total=amount"`, or a JSON object, as a mapping; any other text is a ValueError."""
+    if not isinstance(value, str) or value.lstrip().startswith("{"):
+        return json_object(value)
+    pairs = [(theirs.strip(), ours.strip()) for theirs, _, ours in (part.rpartition("=") for part in value.split(","))]
+    if not all(theirs and ours for theirs, ours in pairs) or len(dict(pairs)) < len(pairs):
+        raise ValueError("give each column of the files once, as 'Order ID=order_id, Total=amount'")
+    return dict(pairs)
+
+
+_BOOLEANS = {**dict.fromkeys(("true", "1", "yes", "on"), True), **dict.fromkeys(("false", "0", "no", "off"), False)}
 
 
 class FilesOptions(SourceOptions):
@@ -55,8 +69,14 @@ class FilesOptions(SourceOptions):
     """Whether several tasks may read one file; its rows are then not in order within an epoch."""
     changed_files: Literal["refuse", "accept"] = "refuse"
     """Whether a file that was changed after its discovery stops the query, or is read as it is now."""
-    header: bool = False
-    """CSV: whether the first line contains the column names; columns are then matched by name, else by position."""
+    skip_rows: int = Field(default=0, ge=0)
+    """CSV: how many lines at the beginning of each file are no rows, whatever is in them; a header comes after them."""
+    header: bool | Literal["normalize"] = False
+    """CSV: whether the first line contains the column names; columns are then matched by name, else by position. With
+    `normalize` names are compared in lower case, without blanks around them, and with `_` for blanks inside."""
+    columns: Annotated[Mapping[str, str], BeforeValidator(renames)] = Field(default_factory=dict)
+    """CSV with a header: which of a file's columns has the values of a declared column of another name, as
+    `Order ID=order_id, Total=amount` or as a JSON object."""
     sep: str = Field(default=",", min_length=1, max_length=1)
     """CSV: separator of values."""
     quote: str | None = Field(default='"', max_length=1)
@@ -81,6 +101,22 @@ class FilesOptions(SourceOptions):
     def _tab(cls, value: object) -> object:
         return "\t" if value == "\\t" else value
 
+    @field_validator("header", mode="plain")
+    @classmethod
+    def _of_header(cls, value: object) -> bool | Literal["normalize"]:
+        text = str(value).strip().lower()
+        known: Mapping[str, bool | Literal["normalize"]] = {**_BOOLEANS, "normalize": "normalize"}
+        if text not in known:
+            raise ValueError("it is true, false or normalize")
+        return known[text]
+
+    @field_validator("columns")
+    @classmethod
+    def _once(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        if len(set(value.values())) < len(value):
+            raise ValueError("two columns of the files are renamed to one")
+        return value
+
     @field_validator("comment")
     @classmethod
     def _one_byte(cls, value: str | None) -> str | None:
@@ -104,6 +140,11 @@ class FilesOptions(SourceOptions):
     def _together(self) -> FilesOptions:
         if self.format in BINARY and self.encoding != "utf-8":
             raise ValueError(f"encoding is for text: {self.format} files have none")
+        if self.columns and not self.header:
+            raise ValueError("columns needs header=true or header=normalize: without a header files name no columns")
+        for name in ("skip_rows", "header", "columns"):
+            if getattr(self, name) and self.format not in (None, "csv"):
+                raise ValueError(f"{name} is for CSV: {self.format} files have no header")
         if self.comment is not None:
             if self.format not in (None, "csv"):
                 raise ValueError(f"comment is for CSV: {self.format} files have no comments")

@@ -325,6 +325,12 @@ class Files(ChannelSource):
                 f"the option 'encoding' is for text, and file '{name}' is {kind}",
                 "remove the option, or select the text files with the option 'pattern'",
             )
+        for option in ("skip_rows", "columns"):
+            if kind != "csv" and getattr(self.options, option):
+                raise self._refusal(
+                    f"the option '{option}' is for CSV, and file '{name}' is {kind}",
+                    "remove the option, or select the CSV files with the option 'pattern'",
+                )
         if self.options.metadata and kind not in BY_ROW and self._wants_row_index:
             raise self._refusal(
                 f"the rows of {kind} files have no numbers, for the field '{metadata.ROW_INDEX}' of the column "

@@ -11,9 +11,10 @@ import pyarrow as pa
 from pyarrow import csv, json, types
 
 from spark_ext.datafiles.input_file import InputFile
+from spark_ext.errors import refused
 from spark_ext.schemas.columns import match
 from spark_ext.schemas.text_types import ODD_NUMBER, json_objects, parsed_in_csv, parsed_in_json, refuse_types
-from spark_ext.sources.files.line_ends import BOM, SCAN, ends_of, filled_lines, first_line, without_lines
+from spark_ext.sources.files.line_ends import BOM, SCAN, ends_of, filled_lines, first_line, leading_lines, without_lines
 from spark_ext.sources.files.lines import LARGEST, LinesFormat
 from spark_ext.sources.files.options import FilesOptions
 from spark_ext.sources.files.row_groups import DECLARE_OTHERS
@@ -40,6 +41,14 @@ class CsvFormat(LinesFormat):
         super().__init__(wanted, options)
         self._headers: dict[tuple[str, int, int | None], Header] = {}
         refuse_types(wanted, options.uid, "csv", (types.is_nested, types.is_duration))
+        for theirs, ours in options.columns.items():
+            if ours not in wanted.names:
+                raise refused(
+                    f"the option 'columns' renames '{theirs}' to '{ours}', which is no declared column; declared are: "
+                    f"{', '.join(wanted.names)}",
+                    f"source '{options.uid}'",
+                    "correct the option, or declare the column with .schema(...)",
+                )
 
     def head(self, file: InputFile) -> int:
         """The byte after the header; 0 without one."""
@@ -122,23 +131,39 @@ class CsvFormat(LinesFormat):
     def _header(self, file: InputFile) -> Header:
         """The names of the file's columns, with the declared spelling of declared columns, and where they end."""
         wanted = self._held(file).names
-        if not self._options.header:
+        if not (self._options.header or self._options.skip_rows):
             return Header(list(wanted), 0)
         key = (file.path, file.size, file.modified)
         if key not in self._headers:
-            whole = self.whole(file)
-            with file.faults(), self.text(file) if whole else file.open() as raw:
-                # A line of another encoding is decoded when it is known.
-                line, end = first_line(raw, self._closed if self._whole else lambda _: True, self._is_comment)
-                line = line if whole else bytes(self._encoding.to_utf8(line))
-            if not self._closed(line):
-                raise file.refusal(
-                    "a quoted value of its header continues after the end of a line", "set the option 'multiline'"
-                )
-            # A file of empty lines has no rows, and needs no header.
-            names = self._matched(file, self._split(file, line), wanted) if line else list(wanted)
-            self._headers = {key: Header(names, end)}
+            begin = self._after_skipped(file)
+            self._headers = {key: self._found(file, wanted, begin) if self._options.header else Header(wanted, begin)}
         return self._headers[key]
+
+    def _after_skipped(self, file: InputFile) -> int:
+        wanted = self._options.skip_rows
+        if not wanted:
+            return 0
+        with file.faults(), self.opened(file) as raw:
+            end, lines = leading_lines(raw, wanted)
+        if 0 < lines < wanted:
+            raise file.refusal(
+                f"the option 'skip_rows' is {wanted}, and it has {lines} lines",
+                "correct the option, or replace the file by a complete one",
+            )
+        return end
+
+    def _found(self, file: InputFile, wanted: list[str], begin: int) -> Header:
+        with file.faults(), self.opened(file) as raw:
+            raw.read(begin)
+            # A line of another encoding is decoded when it is known.
+            line, end = first_line(raw, self._closed if self._whole else lambda _: True, self._is_comment)
+            line = line if self.whole(file) else bytes(self._encoding.to_utf8(line))
+        if not self._closed(line):
+            raise file.refusal(
+                "a quoted value of its header continues after the end of a line", "set the option 'multiline'"
+            )
+        # A file of empty lines has no rows, and needs no header.
+        return Header(self._matched(file, self._split(file, line), wanted) if line else list(wanted), begin + end)
 
     def _is_comment(self, line: bytes) -> bool:
         return self._options.comment is not None and line.startswith(self._options.comment.encode())
@@ -153,14 +178,14 @@ class CsvFormat(LinesFormat):
             )
         return [str(column[0].as_py()) for column in row.columns]
 
-    @staticmethod
-    def _matched(file: InputFile, found: list[str], wanted: list[str]) -> list[str]:
+    def _matched(self, file: InputFile, header: list[str], wanted: list[str]) -> list[str]:
+        normal = _normal if self._options.header == "normalize" else str
+        names = [normal(name) for name in header]
+        found = list(names)
+        for theirs, ours in self._options.columns.items():
+            found[_index(file, normal(theirs), names, header)] = ours
         for name in wanted:
-            theirs = match(name, found)
-            if theirs is None or found.count(theirs) > 1:
-                how = f"has the column '{name}' twice" if theirs else f"does not have the column '{name}'"
-                raise file.refusal(f"its header {how}; it has: {', '.join(found)}", DECLARE_OTHERS)
-            found[found.index(theirs)] = name
+            found[_index(file, name, found, header)] = name
         return found
 
     def _parse_options(self) -> csv.ParseOptions:
@@ -182,6 +207,21 @@ class CsvFormat(LinesFormat):
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         )
+
+
+def _normal(name: str) -> str:
+    """The name of a column in lower case, with an underscore for blanks between its words."""
+    return "_".join(name.lower().split())
+
+
+def _index(file: InputFile, name: str, names: list[str], header: list[str]) -> int:
+    """Where a column is among the names that a header gives."""
+    theirs = match(name, names)
+    if theirs is None or names.count(theirs) > 1:
+        twice = [f"'{one}'" for one, other in zip(header, names, strict=True) if other == theirs]
+        how = f"has the column '{name}' twice, as {' and '.join(twice)}" if theirs else f"has no column '{name}'"
+        raise file.refusal(f"its header {how}; it has: {', '.join(names)}", DECLARE_OTHERS)
+    return names.index(theirs)
 
 
 class JsonFormat(LinesFormat):

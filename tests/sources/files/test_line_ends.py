@@ -44,7 +44,8 @@ def test_lines_are_counted_alike_in_pieces_of_any_size() -> None:
         lines, raw = lines_of(text), pa.BufferReader(text)
         first = lines[:count]
         assert line_ends.after_lines(raw, 0, len(text), count) == (sum(map(len, first)), len(first))
-        assert line_ends.count_lines(raw, len(text)) == len(line_ends.ends_of(text))
+        assert line_ends.leading_lines(pa.BufferReader(text), count) == (sum(map(len, first)), len(first))
+        assert line_ends.count_lines(pa.BufferReader(text), len(text)) == len(line_ends.ends_of(text))
         starts = [sum(map(len, lines[:index])) for index in range(len(lines))]
         for at in starts:
             later = next((start for start in starts if start > at), len(text))
