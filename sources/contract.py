@@ -81,6 +81,7 @@ from spark_ext.bad_rows.row import BadRow as BadRow
 from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.model.offsets import Json, Position, SourceOffset
 from spark_ext.options import Bytes, Milliseconds
+from spark_ext.sources.spark_names import EVERY_SOURCE
 from spark_ext.spark.session.connector import Connector
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class SourceOptions(BadRowOptions):
     `on_bad_row`, `bad_rows_path`, `max_bad_share` and `max_bad_rows` are among them; see `BadRowOptions`.
     """
 
+    foreign_names: ClassVar[Mapping[str, str]] = EVERY_SOURCE
     pace_fields: ClassVar[frozenset[str]] = frozenset(
         {"discovery_interval", "max_bytes_per_epoch", "max_rows_per_epoch"}
     )

@@ -37,6 +37,7 @@ from spark_ext.schemas.columns import fits
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.sources.positions import number_in
 from spark_ext.sources.runtime.sample import mix, uniform
+from spark_ext.sources.spark_names import RATE
 from spark_ext.sources.staged import Cutover
 
 BATCH_ROWS = 131_072
@@ -61,6 +62,7 @@ DEFAULT_START_US = 1_704_067_200_000_000  # the same in µs since 1970, so that 
 class DataGenOptions(SourceOptions):
     """Options of `datagen`."""
 
+    foreign_names: ClassVar[Mapping[str, str]] = RATE
     identity_fields: ClassVar[frozenset[str]] = frozenset(
         {"keys", "out_of_order", "seed", "skew", "start_time", "step_ms"}
     )

@@ -10,7 +10,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 from urllib.parse import unquote, urlsplit
@@ -150,6 +150,19 @@ Pairs = Annotated[Mapping[str, str], BeforeValidator(json_object)]
 """An option of names and values; accepts a JSON object of strings."""
 
 
+def unknown(
+    kind: str, name: str, known: Iterable[str], foreign: Mapping[str, str], operator: str
+) -> tuple[str, str, str]:
+    """What is refused of an unknown option or setting, by whom, and what to do: for `refused`."""
+    names = sorted(known)
+    instead = foreign.get(name.lower())
+    if instead is not None and instead not in names:
+        return f"unknown {kind} '{name}'", operator, instead
+    near = [instead] if instead else difflib.get_close_matches(name.lower(), names, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return f"unknown {kind} '{name}'{hint}", operator, f"use one of: {', '.join(names)}"
+
+
 class Options(BaseModel):
     """Base of a connector's options: immutable, no unknown names, every connector has a `uid`."""
 
@@ -169,6 +182,9 @@ class Options(BaseModel):
     by_name: ClassVar[str | None] = None
     """The option that stands for `path` and is a table's name in a catalogue of the session, if there is one. A job
     replaces it by the table's location when the query is added."""
+
+    foreign_names: ClassVar[Mapping[str, str]] = {}
+    """What stands for options of other systems that users may give, by name in lower case: an option, or what to do."""
 
     uid: str = Field(pattern=f"^{UID.pattern}$")
     """The operator's stable name within its job; its state is stored under this name."""
@@ -196,12 +212,7 @@ class Options(BaseModel):
                 f'add .option("uid", "<a stable name>") to the {connector} operator',
             )
         for name in given.keys() - cls.model_fields.keys():
-            near = difflib.get_close_matches(name, list(cls.model_fields), n=1)
-            raise refused(
-                f"unknown option '{name}'" + (f"; did you mean '{near[0]}'?" if near else ""),
-                operator,
-                f"use one of: {', '.join(sorted(cls.model_fields))}",
-            )
+            raise refused(*unknown("option", name, cls.model_fields, cls.foreign_names, operator))
         try:
             return cls.model_validate(given)
         except ValidationError as problem:

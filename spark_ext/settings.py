@@ -7,14 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from spark_ext.errors import refused
 from spark_ext.model.restarts import RestartPolicy
-from spark_ext.options import Bytes, Milliseconds, Options
+from spark_ext.options import Bytes, Milliseconds, Options, unknown
+
+_FOREIGN: Final[Mapping[str, str]] = {  # what stands for settings of Spark's queries and of Flink's jobs
+    "checkpointlocation": "remove it: checkpoints are in the state directory, the argument 'state' of Job",
+    "parallelism": "set the option 'readers' of sources, and Spark's 'spark.sql.shuffle.partitions'",
+    "processingtime": "interval",
+    "restart_strategy": "restart_attempts",
+    "trigger": "interval",
+}
 
 
 class JobSettings(BaseModel):
@@ -162,11 +170,7 @@ class JobSettings(BaseModel):
         except ValidationError as problem:
             first = problem.errors(include_url=False, include_input=False)[0]
             name = ".".join(str(part) for part in first["loc"])
-            raise refused(
-                f"setting '{name}': {first['msg']}",
-                f"job '{job}'",
-                f"correct the value of '{name}'"
-                if name in cls.model_fields
-                else f"use one of: {', '.join(sorted(cls.model_fields))}",
-                kept="nothing was started",
-            ) from None
+            what, who, do = f"setting '{name}': {first['msg']}", f"job '{job}'", f"correct the value of '{name}'"
+            if first["type"] == "extra_forbidden":
+                what, who, do = unknown("setting", name, cls.model_fields, _FOREIGN, who)
+            raise refused(what, who, do, kept="nothing was started") from None

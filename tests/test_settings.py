@@ -39,6 +39,19 @@ def test_a_bad_setting_is_refused_by_name(given: dict[str, object], named: str) 
     assert (named if named in JobSettings.model_fields else "restart_attempts") in refused.value.do
 
 
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("checkpointInterval", "did you mean 'checkpoint_interval'?"), ("processingTime", "did you mean 'interval'?"),
+        ("checkpointLocation", "the argument 'state' of Job"), ("colour", "use one of: aligned_timeout"),
+    ],
+)  # fmt: skip
+def test_a_setting_under_another_name_is_refused_with_the_right_one(given: str, hint: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"unknown setting '{given}'") as refused:
+        JobSettings.of("my-job", {given: 1})
+    assert hint in str(refused.value)
+
+
 def test_credentials_are_never_shown() -> None:
     settings = JobSettings.of("j", {"storage_options": {"AWS_SECRET_ACCESS_KEY": "hunter2"}})
     assert settings.storage_options["AWS_SECRET_ACCESS_KEY"] == "hunter2"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from spark_ext.options import Milliseconds
 from spark_ext.sources.contract import SourceOptions
+from spark_ext.sources.spark_names import DELTA
 
 _OF_FOLLOW = ("changes", "snapshot", "starting_version", "starting_timestamp", "on_change", "poll_interval")
 
@@ -15,6 +17,7 @@ _OF_FOLLOW = ("changes", "snapshot", "starting_version", "starting_timestamp", "
 class DeltaSnapshotOptions(SourceOptions):
     """Options of `delta_snapshot`."""
 
+    foreign_names: ClassVar[Mapping[str, str]] = DELTA
     identity_fields: ClassVar[frozenset[str]] = frozenset(
         {"path", "timestamp", "follow", "changes", "snapshot", "starting_version", "starting_timestamp"}
     )

@@ -11,6 +11,7 @@ from spark_ext.options import Milliseconds, json_object
 from spark_ext.schemas.strptime import refused_directive
 from spark_ext.sources.contract import SourceOptions
 from spark_ext.sources.files.encodings import Encoding
+from spark_ext.sources.spark_names import FILES
 
 FORMATS = {
     ".parquet": "parquet",
@@ -47,6 +48,7 @@ _BOOLEANS = {**dict.fromkeys(("true", "1", "yes", "on"), True), **dict.fromkeys(
 class FilesOptions(SourceOptions):
     """Options of `files`."""
 
+    foreign_names: ClassVar[Mapping[str, str]] = FILES
     identity_fields: ClassVar[frozenset[str]] = frozenset({"group", "path"})
 
     path: str

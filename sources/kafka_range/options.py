@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -12,6 +13,7 @@ from spark_ext.options import Bytes, Milliseconds, Names
 from spark_ext.sources.contract import SourceOptions
 from spark_ext.sources.kafka_range.bounds import Bound, options_of
 from spark_ext.sources.registered import RegisteredOptions, Version
+from spark_ext.sources.spark_names import KAFKA
 
 Format = Literal["bytes", "json", "avro", "protobuf"]
 
@@ -21,6 +23,7 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions, RegisteredOptions):
 
     secret_fields: ClassVar[frozenset[str]] = frozenset({"client_options", "schema_registry_options"})
     decoded: ClassVar[tuple[str, ...]] = ("value", "key")
+    foreign_names: ClassVar[Mapping[str, str]] = KAFKA
     identity_fields: ClassVar[frozenset[str]] = frozenset(
         {"bootstrap_servers", "pattern", "schema_registry_url", "topics"}
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -9,11 +10,13 @@ from pydantic import Field, field_validator, model_validator
 from spark_ext.clients.postgres.connection import ColumnName, ColumnNames, ConnectionOptions, Name
 from spark_ext.options import Milliseconds
 from spark_ext.sources.contract import SourceOptions
+from spark_ext.sources.spark_names import JDBC
 
 
 class PostgresOptions(SourceOptions, ConnectionOptions):
     """Options of `postgres`."""
 
+    foreign_names: ClassVar[Mapping[str, str]] = JDBC
     identity_fields: ClassVar[frozenset[str]] = frozenset(
         {"incremental", "incremental_column", "query", "table", "where"}
     )
