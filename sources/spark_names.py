@@ -50,7 +50,7 @@ FILES: Final[Mapping[str, str]] = {
     "emptyvalue": "remove the option: a value in quotes is empty text, and one without is null",
     "enforceschema": "set header=true: columns are then compared with the header by name",
     "filenamepattern": "pattern",
-    "ignorecorruptfiles": "remove the option, and move damaged files out of the folder: none is passed over in silence",
+    "ignorecorruptfiles": "set on_bad_file=quarantine: damaged files become bad rows, and are never passed over",
     "ignoreextension": "format",
     "ignoreleadingwhitespace": "remove the option, and trim values in the query; header=normalize trims names",
     "ignoremissingfiles": "remove the option: a file that is gone before it was read is refused by name",

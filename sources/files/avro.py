@@ -105,6 +105,10 @@ class AvroFormat:
                     break
         return Advance(end, end == file.size, rows=rows, bytes=end - start, whole=over)
 
+    def inspect(self, file: InputFile) -> None:
+        """Refuse a file whose header cannot be read, or whose columns do not fit."""
+        self.advance(file, 0, Limit())
+
     def seek(self, file: InputFile, position: Json) -> int:
         """The byte at which a block begins, 0, or the end of the file."""
         file.verify()

@@ -120,6 +120,17 @@ class LinesFormat(ABC):
                 end, rows = after_lines(raw, first, end, limit.rows) if first < end else (end, 0)
         return Advance(end, end == file.size, rows=rows, bytes=end - start)
 
+    def inspect(self, file: InputFile) -> None:
+        """Refuse a file that cannot be read as a whole; one that is one step is read to its end."""
+        self.advance(file, 0, Limit())
+        if self._whole:
+            for _ in self._whole_rows(file, None):
+                pass
+        elif self.whole(file):
+            with file.faults(), self.text(file) as raw:
+                while raw.read(BLOCK):
+                    pass
+
     def seek(self, file: InputFile, position: Json) -> int:
         """The byte at which a line begins, or the end of the file."""
         file.verify()

@@ -71,6 +71,9 @@ class FilesOptions(SourceOptions):
     """Whether several tasks may read one file; its rows are then not in order within an epoch."""
     changed_files: Literal["refuse", "accept"] = "refuse"
     """Whether a file that was changed after its discovery stops the query, or is read as it is now."""
+    on_bad_file: Literal["fail", "quarantine"] = "fail"
+    """What is done about a file that cannot be read as a whole when it is discovered: the query fails, or the file
+    becomes one row of the table of bad rows, and is tried again once it has changed."""
     skip_rows: int = Field(default=0, ge=0)
     """CSV: how many lines at the beginning of each file are no rows, whatever is in them; a header comes after them."""
     header: bool | Literal["normalize"] = False
@@ -154,6 +157,11 @@ class FilesOptions(SourceOptions):
                 raise ValueError("comment has to be another character than sep, quote and escape")
             if self.multiline:
                 raise ValueError("comment and multiline exclude each other: a line of a value may begin like a comment")
+        if self.on_bad_file == "quarantine":
+            if self.on_bad_row != "quarantine":
+                raise ValueError("on_bad_file=quarantine needs on_bad_row=quarantine: both go into one table")
+            if self.group == "directory":
+                raise ValueError("on_bad_file=quarantine needs group=file: with group=directory a folder is a channel")
         if self.watch and self.group == "directory":
             raise ValueError("watch and group=directory exclude each other: a folder's channel has to end")
         return self

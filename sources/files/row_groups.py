@@ -145,6 +145,10 @@ class RowGroupsFormat(ABC):
             self.footers.forget(file)
         return Advance(end, finished, rows=end - start, bytes=int(footer.bytes_upto(end) - before))
 
+    def inspect(self, file: InputFile) -> None:
+        """Refuse a file whose footer cannot be read, or whose columns do not fit."""
+        self.advance(file, 0, Limit())
+
     def seek(self, file: InputFile, position: Json) -> int:
         """The number of a row."""
         return number_in(position, 0, self.footers.get(file).rows, "the number of a row of the file", file.operator)

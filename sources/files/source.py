@@ -17,16 +17,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from spark_ext.bad_rows.row import MOST_REASON
 from spark_ext.clients.library import load
-from spark_ext.datafiles.input_file import COMPRESSED, InputFile, resolve
+from spark_ext.datafiles.input_file import COMPRESSED, KEPT, InputFile, resolve
 from spark_ext.datafiles.listing import Listing
 from spark_ext.datafiles.local_tree import Entry
 from spark_ext.datafiles.uri import shown
-from spark_ext.errors import ConfigurationError, refused
+from spark_ext.errors import ConfigurationError, DataError, refused
+from spark_ext.masking import mask
 from spark_ext.model.offsets import Json, Position
 from spark_ext.schemas.arrow import arrow_schema
-from spark_ext.schemas.columns import folder_values, spark_schema
-from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit
+from spark_ext.schemas.columns import constant, folder_values, spark_schema
+from spark_ext.sources.contract import Advance, BadRow, Channel, ChannelSource, Limit
 from spark_ext.sources.files import metadata
 from spark_ext.sources.files.lines import LinesFormat
 from spark_ext.sources.files.options import BINARY, BY_ROW, FORMATS, FilesOptions
@@ -37,6 +39,10 @@ from spark_ext.sources.positions import no_position, number_in
 
 if TYPE_CHECKING:
     from spark_ext.sources.files.avro import AvroFormat
+
+
+# Between the name of a bad file and what it was like, in the id of its channel: no name of a file has two slashes.
+_BAD = "//bad-"
 
 
 class Files(ChannelSource):
@@ -53,6 +59,7 @@ class Files(ChannelSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._past: set[str] = set()
+        self._good: set[str] = set()  # files that were inspected, and can be read
         self._formats: dict[str, RowGroupsFormat | AvroFormat | LinesFormat] = {}
         # Resolved in the user's process: an executor may have another working directory.
         self._place = resolve(self.options.path, self._operator)
@@ -153,7 +160,39 @@ class Files(ChannelSource):
         if self.options.group == "directory":
             return self._groups(entries)
         self._expect(entries)
-        return [Channel(entry.name, 0, [entry.size, entry.modified]) for entry in entries]
+        if self.options.on_bad_file == "quarantine":
+            channels = [self._inspected(entry) for entry in entries]
+            self._expect(entries)
+            return channels
+        return [_channel(entry) for entry in entries]
+
+    def _inspected(self, entry: Entry) -> Channel:
+        """A file's channel; of a bad one it has a name of its own, which is another one when the file has changed."""
+        # Decided here and kept in the offset: a replay leaves the same files out, whatever they are by then.
+        bad = f"{entry.name}{_BAD}{entry.size}-{entry.modified}"
+        if bad in self._past:
+            return Channel(bad)  # as it was
+        if entry.name not in self._past and entry.name not in self._good:
+            reason = self._fault(entry)
+            if reason is not None:
+                return Channel(bad, 0, [entry.size, entry.modified, reason])
+            self._good.add(entry.name)
+        return _channel(entry)
+
+    def _fault(self, entry: Entry) -> str | None:
+        """Why a file cannot be read as a whole, as far as that is known without its rows."""
+        file = self._file(entry.name, entry.size, entry.modified)
+        if not file.size:
+            return None
+        try:
+            self._format(entry.name).inspect(file)
+            for name, text in file.constants.items():
+                with file.faults():
+                    constant(text, self._wanted.field(name).type, 0)
+        except DataError as problem:
+            file.verify()  # one that is being written is not bad
+            return mask(problem.what)[:MOST_REASON]
+        return None
 
     def _expect(self, entries: Sequence[Entry]) -> None:
         """Announce the files whose footers planning will need."""
@@ -181,6 +220,8 @@ class Files(ChannelSource):
         """Advance by the file's footer or its lines; see the formats."""
         if self.options.group == "directory":
             step = self._advance_group(channel, start, limit)
+        elif _BAD in channel.id:
+            step = Advance(1, True, rows=0, bytes=0)
         else:
             step = self._advance_file(self._file(channel.id, *channel.data), start, limit)
         if step.finished:
@@ -214,7 +255,7 @@ class Files(ChannelSource):
         self, channel: Channel, start: Position, end: Position, parts: int
     ) -> Sequence[tuple[Position, Position]]:
         """Split a file at row groups or lines; a group is never split, to keep its order."""
-        if not self.options.split or self.options.group == "directory" or start == end:
+        if not self.options.split or self.options.group == "directory" or start == end or _BAD in channel.id:
             return [(start, end)]
         file = self._file(channel.id, *channel.data)
         return self._format(file.name).split(file, start, end, parts)
@@ -246,7 +287,10 @@ class Files(ChannelSource):
         return not files or bool(files[0][2] / 1e9 < at)
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-        """The rows of a range."""
+        """The rows of a range; of a bad file none."""
+        if _BAD in channel.id:
+            self._put_aside(channel)
+            return
         if self.options.group == "file":
             file = self._file(channel.id, *channel.data)
             yield from self._rows(file, start, end)
@@ -255,6 +299,16 @@ class Files(ChannelSource):
         for index, file in enumerate(self._group_files(channel)):
             if first <= index <= last and not (index == last and stop == 0):
                 yield from self._rows(file, begin if index == first else 0, stop if index == last else None)
+
+    def _put_aside(self, channel: Channel) -> None:
+        name, reason = channel.id.partition(_BAD)[0], channel.data[2]
+        error = DataError(
+            f"{reason}; it was put aside when this epoch was planned",
+            operator=f"{self._operator}, file '{name}'",
+            kept=KEPT,
+            do="start again with on_bad_row=quarantine: the file is tried again when it has changed",
+        )
+        self.bad_row(BadRow({"file": name}, reason), error)
 
     def _rows(self, file: InputFile, start: int, end: int | None) -> Iterator[pa.RecordBatch]:
         bad = self.bad_row if self.collects_bad_rows else None
@@ -350,3 +404,7 @@ class Files(ChannelSource):
                 "set the option 'format', or select files by their names with the option 'pattern'",
             )
         return FORMATS[endings[-1]]
+
+
+def _channel(entry: Entry) -> Channel:
+    return Channel(entry.name, 0, [entry.size, entry.modified])

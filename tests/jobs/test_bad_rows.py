@@ -1,5 +1,6 @@
 """Jobs with bad rows: each row of the input is in the target or in the table of bad rows, once."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,33 @@ def test_two_sources_of_a_query_leave_their_bad_rows_behind(lab: JobHarness) -> 
     assert told == counts
     incidents = ledger.table(IncidentRow).rows([("type", "=", "bad_rows")])
     assert len(incidents) == 2 and {row.severity for row in incidents} == {"INFO"}
+
+
+@pytest.mark.slow(15, "runs a job three times")
+def test_a_bad_file_is_a_row_of_the_table_and_is_tried_again_when_it_has_changed(lab: JobHarness) -> None:
+    place = lab.folder / "files"
+    place.mkdir()
+    packed = gzip.compress(b"channel,n,ts\nc,3,2024-01-01\n")
+    (place / "a.csv").write_text("channel,n,ts\na,1,2024-01-01\na,x,2024-01-01\n")
+    (place / "b.csv").write_text("channel,ts\nb,2024-01-01\n")
+    (place / "c.csv.gz").write_bytes(packed[:-10])
+    files = lab.spark.readStream.format("files").schema("channel string, n bigint, ts timestamp")
+    files = files.options(uid="files", path=str(place), header="true", watch="true")
+    files = files.options(on_bad_row="quarantine", on_bad_file="quarantine")
+
+    def run(rows: list[tuple[str, int]], *aside: str) -> None:
+        assert lab.job(files.load()).run(until="now", progress=False).finished is False
+        assert lab.numbers() == rows
+        found = [row for row in bad(lab) if row["raw"] is None]
+        assert sorted(json.loads(row["position"])["file"] for row in found) == list(aside)
+        assert all(row["reason"].startswith(f"file '{json.loads(row['position'])['file']}': ") for row in found)
+
+    run([("a", 1)], "b.csv", "c.csv.gz")
+    run([("a", 1)], "b.csv", "c.csv.gz")
+    (place / "b.csv").write_text("channel,m,ts\nb,2,2024-01-01\n")
+    (place / "c.csv.gz").write_bytes(packed)
+    run([("a", 1), ("c", 3)], "b.csv", "b.csv", "c.csv.gz")
+    assert len(bad(lab)) == 4
 
 
 def test_a_job_that_failed_on_a_bad_row_continues_by_collecting(lab: JobHarness) -> None:
