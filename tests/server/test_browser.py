@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
@@ -16,6 +17,7 @@ from spark_ext.ledger.schema import ControlEventRow
 from spark_ext.server.assets import report
 from spark_ext.server.server import ControlServer
 from spark_ext.server.tokens import create
+from spark_ext.views.page.epochs import UNKNOWN, series
 from spark_ext.views.page.facts import FactsReader
 from tests.control.states import State
 from tests.ledger.rows import incident
@@ -104,6 +106,30 @@ def test_the_queries_their_states_and_an_incident_with_its_stack(page: Any, serv
     page.get_by_role("link", name="Graph").click()
     page.get_by_role("link", name="price: FAILED").wait_for()
     assert page.locator(".exchange").count() == 3
+
+
+@pytest.mark.parametrize(
+    ("epochs", "said"),
+    [
+        ([(2_000, 2_000, 1_000_000)], "1,000,000 rows in 2.0 s: 500K rows/s on average, 500K rows/s in the best of 2"),
+        ([(100, 100, 1_000)], "1,000 rows in 100 ms: 10K rows/s on average."),
+        (
+            [(second * 1_000, 400, 300) for second in range(1, 61)],
+            "18,000 rows in 59.4 s: 303 rows/s on average, 303 rows/s in the best of 59 periods.",
+        ),
+        ([(1_000, UNKNOWN, 5)], "5 rows in 1 ms: 5,000 rows/s on average."),
+        ([], "No epoch has been committed."),
+    ],
+    ids=["one", "short", "paced", "unknown", "none"],
+)
+def test_rows_per_second_are_those_of_the_time_that_epochs_took(
+    page: Any, server: ControlServer, epochs: list[tuple[int, int, int]], said: str
+) -> None:
+    columns = zip(*epochs, strict=True) if epochs else ([],) * 3
+    at, ms, rows = (np.array(list(column), np.int64) for column in columns)
+    page.goto(server.url)
+    script = "one => import('/page/plots.js').then((plots) => plots.rates(one).said)"
+    assert page.evaluate(script, series(at, rows, ms, 240).to_json()).startswith(said)
 
 
 @pytest.mark.parametrize("name", ["constructor", "__proto__", "toString"])

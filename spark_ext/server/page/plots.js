@@ -103,23 +103,31 @@ export function durations(series) {
   };
 }
 
-// Rows that were read, per second of each period.
+// Rows that were read, per second of each period: the rows of an epoch are spread over the time that it took.
 export function rates(series) {
-  const range = extent(series);
-  const bars = 80;
-  const period = Math.max(1, (range[1] - range[0] + 1) / bars);
+  const begins = series.at.map((at, place) => at - series.before[place]);
+  const ends = series.at.map((at, place) => at + series.after[place]);
+  const range = begins.length ? [Math.min(...begins), Math.max(...ends)] : [0, 1];
+  const length = Math.max(1, range[1] - range[0]);
+  const bars = Math.min(80, Math.max(1, Math.floor(length / 1000)));
+  const period = length / bars;
+  const bar = (at) => Math.min(bars - 1, Math.floor((at - range[0]) / period));
   const rows = new Array(bars).fill(0);
-  series.at.forEach((at, place) => {
-    rows[Math.min(bars - 1, Math.floor((at - range[0]) / period))] += series.rows[place];
+  series.rows.forEach((read, place) => {
+    const took = Math.max(1, ends[place] - begins[place]);
+    for (let one = bar(begins[place]); one <= bar(ends[place]); one += 1) {
+      const left = Math.max(begins[place], range[0] + one * period);
+      const right = Math.min(begins[place] + took, range[0] + (one + 1) * period);
+      rows[one] += read * (Math.max(0, right - left) / took);
+    }
   });
   const values = rows.map((value) => value / (period / 1000));
   const most = Math.max(0, ...values);
   const total = sum(series.rows);
-  const mean = total / Math.max(0.001, (range[1] - range[0]) / 1000);
   return {
     key: [series.at.length, range, total],
     said: series.at.length
-      ? `${counted(total, "row")} in ${duration(range[1] - range[0])}${series.at.length > 1 ? `: ${compact(mean)} rows/s on average, ${compact(most)} rows/s in the best of ${bars} periods` : ""}.`
+      ? `${counted(total, "row")} in ${duration(length)}: ${compact(total / (length / 1000))} rows/s on average${bars > 1 ? `, ${compact(most)} rows/s in the best of ${bars} periods` : ""}.`
       : "No epoch has been committed.",
     columns: ["from", "epochs", "rows"],
     rows: () => series.at.map((at, place) => [moment(at), series.epochs[place], series.rows[place].toLocaleString("en")]),

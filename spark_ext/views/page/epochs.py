@@ -99,10 +99,12 @@ class Points:
     greatest: Ints = field(default_factory=_none)
     mean: Ints = field(default_factory=_none)
     lag: Ints = field(default_factory=_none)  # greatest lag, rows, or `UNKNOWN`; empty if known of no point
+    before: Ints = field(default_factory=_none)  # how long before `at` the first of its epochs began, ms
+    after: Ints = field(default_factory=_none)  # how long after `at` the last of its epochs was committed, ms
 
     def to_json(self) -> dict[str, list[int]]:
         """By column, which is half the size of a list of points."""
-        names = ("at", "epochs", "rows", "least", "greatest", "mean", "lag")
+        names = ("at", "epochs", "rows", "least", "greatest", "mean", "lag", "before", "after")
         return {name: getattr(self, name).tolist() for name in names}
 
 
@@ -123,6 +125,7 @@ def series(at: Ints, rows: Ints, ms: Ints, most: int, lag: Ints | None = None) -
     count = np.add.reduceat(known.astype(np.int64), begins)
     total = np.add.reduceat(np.where(known, ms, 0), begins)
     some = count > 0
+    lasts = np.append(begins[1:], len(at)) - 1
     least = np.minimum.reduceat(np.where(known, ms, np.iinfo(np.int64).max), begins)
     return Points(
         at[begins],
@@ -132,6 +135,8 @@ def series(at: Ints, rows: Ints, ms: Ints, most: int, lag: Ints | None = None) -
         np.maximum.reduceat(np.where(known, ms, UNKNOWN), begins),
         np.where(some, (total + count // 2) // np.maximum(count, 1), UNKNOWN),
         _none() if lag is None or (lag < 0).all() else np.maximum.reduceat(lag, begins),
+        at[begins] - np.minimum.reduceat(at - np.maximum(ms, 0), begins),
+        at[lasts] - at[begins],
     )
 
 

@@ -37,11 +37,20 @@ def figures_of(epochs: Epochs, least: Callable[[str], int]) -> dict[str, Figures
 
 
 def rates_of(epochs: Epochs, least: Callable[[str], int], now: int) -> dict[str, float]:
-    """Rows per second of the minute before `now`, ms since 1970 UTC, of each query that `figures_of` has."""
-    return {
-        uid: round(float(np.maximum(epochs.rows[own][epochs.at[own] > now - RATE_MS], 0).sum()) / (RATE_MS / 1000), 1)
-        for uid, own in _counting(epochs, least).items()
-    }
+    """Rows per second of the minute before `now`, ms since 1970 UTC, of each query that `figures_of` has.
+
+    The rows of an epoch are spread over its duration. A query that began less than a minute ago is measured since then.
+    """
+    return {uid: _rate(epochs, own, now) for uid, own in _counting(epochs, least).items()}
+
+
+def _rate(epochs: Epochs, own: Ints, now: int) -> float:
+    ms, at = np.maximum(epochs.ms[own], 1), epochs.at[own]
+    began = at - ms
+    present = epochs.incarnation[own] == epochs.incarnation[own].max()
+    since = max(now - RATE_MS, int(began[present].min()))
+    inside = np.clip(np.minimum(at, now) - np.maximum(began, since), 0, ms) / ms
+    return round(float((np.maximum(epochs.rows[own], 0) * inside).sum()) / max(1, now - since) * 1000, 1)
 
 
 def counts_of(epochs: Epochs) -> dict[int, tuple[dict[str, int], dict[str, int]]]:

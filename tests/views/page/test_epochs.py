@@ -24,6 +24,9 @@ def test_a_series_keeps_sums_extremes_and_order(epochs: list[tuple[int, int, int
     found = series(at, rows, ms, most)
     assert len(found.at) <= most and sum(found.epochs) == len(epochs)
     assert sum(found.rows) == sum(row for _, row, _ in epochs if row != UNKNOWN)
+    begins, ends = found.at - found.before, found.at + found.after
+    assert min(begins, default=0) == min((time - max(took, 0) for time, _, took in epochs), default=0)
+    assert max(ends, default=0) == max((time for time, _, _ in epochs), default=0)
     assert list(found.at) == sorted(found.at) and set(found.at) <= {time for time, _, _ in epochs}
     known = [one for _, _, one in epochs if one != UNKNOWN]
     there = [point for point in zip(found.least, found.mean, found.greatest, strict=True) if point[0] != UNKNOWN]

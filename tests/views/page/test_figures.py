@@ -1,7 +1,9 @@
 """What the epochs of a query add up to, against sums over rows."""
 
 from dataclasses import replace
+from datetime import timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,8 +42,41 @@ def test_of_each_number_the_newest_lineage_counts(rows: list[EpochRow], least: i
         assert (figures.last, figures.last_ms, figures.lag) == (newest.epoch, newest.duration_ms, newest.lag_rows)
         assert figures.late == sum(row.late_rows or 0 for row in counted.values())
         assert figures.at == newest.committed_at.timestamp() * 1000
-        recent = sum(it.input_rows or 0 for it in counted.values() if it.committed_at.timestamp() * 1000 > now - 60_000)
-        assert rates_of(epochs, lambda query: least, now)[uid] == round(recent / 60, 1)
+        newest_start = max(row.incarnation for row in counted.values())
+        since = max(now - 60_000, min(began(row) for row in counted.values() if row.incarnation == newest_start))
+        read = sum(
+            sum(since <= at < now for at in range(began(row), ended(row)))
+            * (row.input_rows or 0)
+            / (row.duration_ms or 1)
+            for row in counted.values()
+        )
+        expected = read / (now - since) * 1000
+        assert rates_of(epochs, lambda query: least, now)[uid] == pytest.approx(expected, abs=0.051)
+
+
+def began(row: EpochRow) -> int:
+    return ended(row) - (row.duration_ms or 1)
+
+
+def ended(row: EpochRow) -> int:
+    return round(row.committed_at.timestamp() * 1000)
+
+
+@pytest.mark.parametrize(("after_s", "rate"), [(0, 1_000.0), (30, 1_000.0), (60, 0.0)])
+def test_a_long_epoch_counts_with_the_part_that_lies_in_the_last_minute(after_s: int, rate: float) -> None:
+    row = replace(epoch(1), committed_at=START + timedelta(minutes=10), duration_ms=600_000, input_rows=600_000)
+    now = ended(row) + after_s * 1000
+    expected = rate * (60 - after_s) / 60
+    assert rates_of(Epochs.of(to_arrow(EpochRow, [row])), lambda query: 0, now) == {"q": expected}
+
+
+def test_a_query_that_began_seconds_ago_is_not_measured_over_a_minute() -> None:
+    rows = [
+        replace(epoch(n), committed_at=START + timedelta(seconds=n), duration_ms=700, input_rows=300)
+        for n in range(1, 11)
+    ]
+    found = rates_of(Epochs.of(to_arrow(EpochRow, rows)), lambda query: 0, ended(rows[-1]))
+    assert found == {"q": pytest.approx(3_000 / 9.7, abs=0.05)}
 
 
 @given(ROWS)
