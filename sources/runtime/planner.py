@@ -77,6 +77,7 @@ class Planner:
         self._holds = False
         self._draining = False  # a drain is in force, and the source has not ended yet
         self._rests = False  # because of a pause or a full exchange
+        self.rows: int | None = 0  # that the epoch has at most which was planned last; None: unknown
         self._planned_from: SourceOffset | None = None
         # A run until now leaves what is paused to a later one; the job says then that it has not read everything.
         self._waits_for_pauses = registration is None or not registration.until_now
@@ -127,7 +128,7 @@ class Planner:
 
     def next(self, start: SourceOffset) -> SourceOffset:
         """The end of the epoch that begins at `start`; `start` itself when there is nothing to do."""
-        self._hold = None
+        self._hold, self.rows = None, 0
         end = self._next(start)
         if self._hold_note is not None:
             self._hold_note.tell(self._hold)
@@ -383,6 +384,7 @@ class Planner:
         )
         self._pending.extendleft(reversed(aside))
         self._pace.planned(budget.planned)
+        self.rows = budget.rows
         ended = self._source.bounded and self._stages.last and not running and not self._pending
         if not moved and not ended:
             return start
@@ -405,6 +407,7 @@ class Planner:
             return start
         budget.spend(allowed, step)
         self._pace.planned(budget.planned)
+        self.rows = budget.rows
         self._taken += [(channel, start.sequence + 1 if step.finished else 0) for channel in self._pending]
         self._pending.clear()
         moved = {name: replace(state, at=step.ends[name]) for name, state in channels.items()}

@@ -219,6 +219,7 @@ class Budget:
         self._left = Remaining(rows, size)
         self._rates = rates
         self.planned = 0  # rows of the epoch so far
+        self.rows: int | None = 0  # the same; None: a step did not say
 
     @property
     def spent(self) -> bool:
@@ -241,6 +242,7 @@ class Budget:
         rows = (limit.rows or 0) if step.rows is None else step.rows
         size = (limit.bytes or 0) if step.bytes is None else step.bytes
         self.planned += rows
+        self.rows = None if self.rows is None or step.rows is None else self.rows + step.rows
         self._left.spend(rows, size)
         # Bytes are limits that a whole row must not exceed, and shares of channels that go together are rounded.
         full = limit.rows is not None and 2 * rows >= limit.rows

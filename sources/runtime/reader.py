@@ -53,6 +53,8 @@ class ReadTask(InputPartition):
 def report_of(uid: str, planner: Planner, at: SourceOffset) -> dict[str, Any]:
     """What a source reports of itself once an epoch has been planned; see `spark.watching.query_events`."""
     found: dict[str, Any] = {"uid": uid, "waiting": planner.waiting}
+    if planner.rows is not None:
+        found["rows"] = planner.rows
     lag = None
     with suppress(Exception):  # A figure for display: what is wrong is found when the source plans its next epoch.
         lag = planner.lag(at)

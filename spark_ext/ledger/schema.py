@@ -146,7 +146,9 @@ class EpochRow(Row):
     epoch: int  # Spark's batch id.
     lineage: int  # Of the query.
     incarnation: int  # The incarnation that wrote the row.
-    input_rows: int | None  # Rows read, including end-of-input markers; null if Spark's event was not received.
+    input_rows: (
+        int | None
+    )  # Rows read, each once where the source counts what it plans; null if Spark's event was not received.
     committed_at: datetime  # When Spark recorded the commit.
     duration_ms: int | None  # Duration of the whole epoch, ms; null if Spark's event was not received.
     offsets: Json  # Offsets of the query's sources at its end, in the plan's order; null if Spark has deleted them.
@@ -160,8 +162,7 @@ class EpochRow(Row):
     # Rows that its sources had still to read when it was planned, without its own; null where one of them does not
     # know.
     late_rows: int | None = None
-    # Rows that were dropped because the watermark had passed them, as Spark counts them; null if Spark's event was not
-    # received.
+    # At least how many rows were dropped because the watermark had passed them; null if Spark's event was not received.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -161,7 +161,7 @@ BAD_ROWS: Final = _counter(
     ("job", "query", "source"), "rows",
 )  # fmt: skip
 LATE_ROWS: Final = _counter(
-    "spark_ext_late_rows_total", "Rows that were dropped because the watermark had passed them, as Spark counts them",
+    "spark_ext_late_rows_total", "Rows that were dropped because the watermark had passed them, at least",
     unit="rows",
 )  # fmt: skip
 EPOCH_STAGES: Final = _counter(

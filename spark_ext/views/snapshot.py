@@ -150,14 +150,14 @@ class QuerySnapshot:
     committed_at: datetime | None = None
     """When the newest epoch was committed; None: unknown."""
     rows: int = 0
-    """Rows read, in the same runs as `epochs`, as Spark counts them: the marker of each end of input and the rows of a
-    repeated epoch are included."""
+    """Rows read, in the same runs as `epochs`. Those of a task that Spark has repeated count once where the source
+    counts what it plans; where it does not, such as with lines of text, each time."""
     bad_rows: int = 0
     """Rows that did not parse or fit and were moved into the table of bad rows, in the same runs as `epochs`. Read from
     a ledger: those that a restore has taken back are among them."""
     late_rows: int = 0
-    """Rows that were dropped because the watermark had passed them, as Spark counts them, in the same runs as
-    `epochs`."""
+    """At least how many rows were dropped because the watermark had passed them, in the same runs as `epochs`. Spark
+    counts them behind partial aggregations, where late rows of one group may be one."""
     state_rows: int | None
     """Rows in the state stores; None: unknown. The ledger does not record it."""
     lag_rows: int | None = None

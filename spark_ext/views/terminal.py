@@ -130,7 +130,9 @@ def show_status(status: JobStatus, console: Console) -> None:
         Column("epochs", lambda query: f"{query.epochs:,}"),
         Column("rows", lambda query: f"{query.rows:,}"),
         Column("bad rows", lambda query: f"{query.bad_rows:,}", used=any(query.bad_rows for query in queries)),
-        Column("late rows", lambda query: f"{query.late_rows:,}", used=any(query.late_rows for query in queries)),
+        Column(
+            "late rows, at least", lambda query: f"{query.late_rows:,}", used=any(query.late_rows for query in queries)
+        ),
         Column("lag", lambda query: lag_of(query, status.at), used=any(one.lag_rows is not None for one in queries)),
         Column(
             "channels finished",

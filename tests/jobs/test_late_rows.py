@@ -35,10 +35,12 @@ def test_a_row_that_is_too_late_is_named_wherever_rows_are(lab: JobHarness) -> N
     arrive(lab, "first", "08:10", "09:10", "12:10")
     first = run(lab)
     assert first.query("q").late_rows == 0 and "late" not in str(first)
-    arrive(lab, "second", "08:30", "12:20", "13:30")  # the watermark is at 11:10
+    late = ("08:30", "08:40", "08:50")  # the watermark is at 11:10
+    arrive(lab, "second", *late, "12:20", "13:30")
     second = run(lab, emit="all")
-    assert second.finished and second.query("q").late_rows == 1
-    assert "1 late row dropped" in str(second)
+    # Spark counts what its partial aggregation has made of them: one.
+    assert second.finished and 1 == second.query("q").late_rows < len(late)
+    assert "at least 1 late row dropped" in str(second)
     assert second.to_json()["queries"][0]["late_rows"] == 1
     table = DeltaTable(lab.folder / "out").to_pyarrow_table()
     assert {row["hour"]: row["n"] for row in table.to_pylist()} == {8: 1, 9: 1, 12: 2, 13: 1}

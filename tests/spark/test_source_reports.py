@@ -114,7 +114,26 @@ def test_the_newer_figure_counts_and_no_source_is_lost(said: Any, noted: Any) ->
 def text(epoch: int, **durations: int) -> str:
     states = [{"numRowsTotal": rows, "numRowsDroppedByWatermark": late} for rows, late in ((5, 2), (1, 1))]
     numbers = {"batchId": epoch, "numInputRows": 3, "durationMs": durations}
-    return json.dumps({"id": "i", "runId": "r", "sources": [], "stateOperators": states, **numbers})
+    sources = [{**other("FileStreamSource[x]"), "numInputRows": 3}]
+    return json.dumps({"id": "i", "runId": "r", "sources": sources, "stateOperators": states, **numbers})
+
+
+@pytest.mark.parametrize(
+    ("source", "rows"),
+    [
+        (ours("a", rows=600), 600),
+        (ours("a", rows=700), 680),  # as of deleted rows, or of others that are left out
+        (ours("a", waiting=0), 680),
+        (ours("a"), 680),
+        (other("KafkaV2[Subscribe[rows]]", latest={"rows": {"0": 3}}), 680),
+        (other("RateStreamV2[x]", latest={"rows": 3}), 680),
+    ],
+    ids=["repeated", "fewer", "not counted", "nothing said", "a topic", "not ours"],
+)
+def test_rows_that_spark_has_counted_again_count_once(source: dict[str, Any], rows: int) -> None:
+    read = {**source, "numInputRows": 680}
+    (found,) = hints_of([json.dumps({**json.loads(text(7, addBatch=5)), "sources": [read], "numInputRows": 680})])
+    assert found.input_rows == rows and list(found.source_rows.values()) == [rows]
 
 
 def test_a_trigger_that_had_nothing_to_do_is_no_epoch() -> None:

@@ -77,7 +77,7 @@ def _hint(progress: Mapping[str, Any]) -> Hint:
         progress["id"],
         progress["runId"],
         progress["batchId"],
-        progress["numInputRows"] - sum(end["numInputRows"] for end in ends),
+        sum(rows_read(source) for source in progress["sources"] if source not in ends),
         progress["durationMs"].get("triggerExecution"),
         sum(operator["numRowsTotal"] for operator in progress["stateOperators"]),
         progress.get("eventTime", {}).get("watermark", ""),
@@ -109,7 +109,20 @@ def _state_changes(operator: Mapping[str, Any]) -> int:
 def _rows(source: Mapping[str, Any]) -> tuple[str, int]:
     end = _read(source["endOffset"])
     uid = end.get("uid") if isinstance(end, dict) else None
-    return (uid if isinstance(uid, str) else ""), source["numInputRows"]
+    return (uid if isinstance(uid, str) else ""), rows_read(source)
+
+
+def rows_read(source: Mapping[str, Any]) -> int:
+    """The rows of a source in an epoch, each once.
+
+    Spark counts those of a task again when it repeats the task, as after the loss of an executor. A channel source that
+    can count them says how many rows it has planned for the epoch, bad and skipped ones among them.
+    """
+    counted, latest = int(source["numInputRows"]), _read(source.get("latestOffset"))
+    if not isinstance(latest, dict) or not isinstance(latest.get("uid"), str):
+        return counted
+    planned = _whole(latest.get("rows"))
+    return counted if planned is None else min(counted, planned)
 
 
 KAFKA: Final = "KafkaV2"  # Spark's Kafka source. Its offsets are numbers by topic and partition.

@@ -75,7 +75,7 @@ def test_the_cost_does_not_grow_with_the_number_of_channels() -> None:
 def test_a_failure_leaves_it_unknown_and_the_source_running() -> None:
     made, log = planner(Store({"!": 4}), max_rows_per_epoch=2), Log()
     log.plan(made)
-    assert report_of("s", made, log.offsets[-1]) == {"uid": "s", "waiting": 0}
+    assert report_of("s", made, log.offsets[-1]) == {"uid": "s", "waiting": 0, "rows": 2}
 
 
 def test_what_waits_is_reported_with_the_lag() -> None:
@@ -84,7 +84,7 @@ def test_what_waits_is_reported_with_the_lag() -> None:
     before = time.time()
     found = report_of("s", made, log.offsets[-1])
     assert before - 0.001 <= found.pop("at") <= time.time() + 0.001, "when it was so"
-    assert found == {"uid": "s", "waiting": 1, "lag": 7}
+    assert found == {"uid": "s", "waiting": 1, "rows": 2, "lag": 7}
 
 
 def test_datagen_knows_its_end_or_its_pace() -> None:
