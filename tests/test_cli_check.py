@@ -19,6 +19,8 @@ from spark_ext.ledger.schema import EpochRow, IncidentRow
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.testing.children import Child
 from spark_ext.testing.waiting import until
+from spark_ext.views.page.document import page
+from spark_ext.views.page.facts import FactsReader
 from tests.ledger.rows import state
 from tests.listeners.endpoint import Endpoint, serving
 from tests.test_cli import refused, spark_ext
@@ -95,6 +97,27 @@ def test_availability_by_class_and_by_the_rules_of_a_file(folder: Path) -> None:
     _, (one,) = checked(silent.state, *loose, "--incidents", rules)
     assert [rule["rule"] for rule in one["rules"]] == ["availability below 99 % over 1 h, of type=SYSTEM"]
     assert one["findings"][1]["severity"] == "CRITICAL"
+
+
+@pytest.mark.parametrize("end", ["", "CANCELED", "FAILED", "FINISHED"])
+def test_check_timeline_and_page_have_one_availability(folder: Path, end: str) -> None:
+    """An hour with six minutes of recovery; a job that has reached its end has none."""
+    running, failed = Running(folder), datetime.now(timezone.utc) - timedelta(minutes=30)
+    running.writer.append(state("RESTARTING", since=failed))
+    running.writer.append(state("RUNNING", since=failed + timedelta(minutes=6)))
+    if end:
+        running.end(end)
+    _, (health,) = checked(running.state)
+    timeline = json.loads(spark_ext("timeline", running.state, "--json").stdout)["availability"]
+    document = page(FactsReader(Ledger(running.state)).read(), datetime.now(timezone.utc))["timeline"]["availability"]
+    texts = [spark_ext(command, running.state).stdout for command in ("check", "timeline")]
+    if end == "FINISHED":
+        assert health["availability"] is timeline is document is None
+        assert not any("availab" in text for text in texts)
+        return
+    for found in (health["availability"], timeline, document["1d"], document["all"]):
+        assert found == pytest.approx(0.9, abs=0.005)
+    assert all("availab" in text for text in texts)
 
 
 def test_a_job_that_has_failed_and_open_incidents(folder: Path) -> None:

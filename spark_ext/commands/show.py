@@ -51,28 +51,31 @@ def timeline(
     now = datetime.now(timezone.utc)
     begin = moment(since, now)
     status, incidents = status_of(ledger), read_incidents(ledger)
-    found = downtime(status.timeline, incidents, status.ended or now)
+    spent = downtime(status.timeline, incidents, status.ended or now)
+    found = downtime(status.timeline.until(now), incidents, now)
+    available = None if status.timeline.has_end else found.availability(begin, now)
     rows = {row["incident_id"]: row for row in incidents}
     kinds = {incident: class_of(row["labels"]) for incident, row in rows.items()}
     classes = by_class(found.pieces, kinds)
     if as_json:
-        print_json(found.to_json(begin, now) | {"classes_s": classes, "incarnations": status.timeline.to_json()})
+        print_json(spent.to_json(begin, available) | {"classes_s": classes, "incarnations": status.timeline.to_json()})
         return
     Terminal().print(status.timeline)
-    print_text(f"wall time {found.wall:,.1f} s: " + ", ".join(f"{s:,.1f} s {n}" for n, s in found.by_state().items()))
-    print_text(f"availability since {begin:%Y-%m-%d %H:%M:%S} UTC: {found.availability(begin, now):.4%}")
+    print_text(f"wall time {spent.wall:,.1f} s: " + ", ".join(f"{s:,.1f} s {n}" for n, s in spent.by_state().items()))
+    if available is not None:
+        print_text(f"availability since {begin:%Y-%m-%d %H:%M:%S} UTC: {available:.4%}")
     if by is Cause.CLASS:
         for name, seconds in sorted(classes.items(), key=lambda one: -one[1]):
             own = {piece for piece in found.pieces if kinds.get(piece.incident, UNKNOWN) == name}
             share, _ = found.share(begin, now, own.__contains__)
-            print_text(f"{name}: {seconds:,.1f} s down, availability {share:.4%}")
+            print_text(f"{name}: {seconds:,.1f} s down" + ("" if available is None else f", availability {share:.4%}"))
         return
     for incident, states in found.by_incident().items():
         row = rows[incident]
         labels = row["labels"] or {}
         kind = f"{labels.get('type', '')} {labels.get('origin', '')}".strip() or row["type"]
-        spent = ", ".join(f"{seconds:,.1f} s {name}" for name, seconds in states.items())
-        print_text(f"{incident[:8]}  {kind}: {spent}  {row['what'].partition(chr(10))[0]}")
+        lost = ", ".join(f"{seconds:,.1f} s {name}" for name, seconds in states.items())
+        print_text(f"{incident[:8]}  {kind}: {lost}  {row['what'].partition(chr(10))[0]}")
 
 
 def top(

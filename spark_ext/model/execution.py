@@ -72,8 +72,7 @@ class Look:
 
 
 QUIET_LOOKS: Final = 10  # polls in a row without a Spark job after which an epoch is taken to run in the driver alone
-WAITING_LOOKS: Final = 2  # polls in a row without a slot for its tasks after which an epoch is SCHEDULING
-UNASSIGNED: Final = timedelta(seconds=5)  # the same while slots are free: Spark prepares a stage, or waits for locality
+WAITING: Final = timedelta(seconds=5)  # without a slot for any task after which an epoch is SCHEDULING
 
 
 @dataclass(frozen=True)
@@ -83,21 +82,18 @@ class Progress:
     stateful: bool = False  # whether it continues from state
     settled: bool = False  # whether it has done what it was started for: committed or run an epoch, or waited for data
     quiet: int = 0  # looks in a row at an epoch without a Spark job
-    waiting: int = 0  # looks in a row at tasks without a slot
-    waiting_since: datetime | None = None  # the first of these
+    waiting_since: datetime | None = None  # the first of the looks in a row at tasks without a slot
     look: Look | None = None
 
     @property
     def lacks_slots(self) -> bool:
         """Whether its tasks wait for slots."""
         look = self.look
-        if look is None or self.waiting_since is None or self.waiting < WAITING_LOOKS:
-            return False
-        return not has_free_slots(look.cluster) or look.at - self.waiting_since >= UNASSIGNED
+        return look is not None and self.waiting_since is not None and look.at - self.waiting_since >= WAITING
 
     def committed(self) -> Progress:
         """An epoch has been committed."""
-        return replace(self, settled=True, quiet=0, waiting=0, waiting_since=None, look=None)
+        return replace(self, settled=True, quiet=0, waiting_since=None, look=None)
 
     def after(self, look: Look) -> Progress:
         """What is known after a further look."""
@@ -116,7 +112,6 @@ class Progress:
             self,
             settled=settled,
             quiet=quiet,
-            waiting=self.waiting + 1 if waits else 0,
             waiting_since=(self.waiting_since or look.at) if waits else None,
             look=look,
         )

@@ -72,13 +72,16 @@ def history_routes(jobs: ServedJobs, slots: Slots) -> APIRouter:
         summary="All starts of a job, and the time in each state; as spark-ext timeline --json",
     )
     def timeline(job: JobName, since: Since = None) -> dict[str, Any]:
-        status, found, _, now = _divided(jobs.find(job)[0])
+        served = jobs.find(job)[0]
+        status, found, _, now = _divided(served)
         begin = _utc(since) or now - DAY
+        spent = downtime(status.timeline, served.page.facts().incidents, status.ended or now)
+        available = None if status.timeline.has_end else found.availability(begin, now)
         queries: dict[str, dict[str, float]] = {}
         for (operator, state), seconds in status.timeline.seconds(now).items():
             if operator != JOB:
                 queries.setdefault(operator, {})[state] = seconds
-        return found.to_json(begin, now) | {"queries_s": queries, "incarnations": status.timeline.to_json()}
+        return spent.to_json(begin, available) | {"queries_s": queries, "incarnations": status.timeline.to_json()}
 
     @router.get(
         "/availability",
@@ -119,7 +122,7 @@ def _divided(served: ServedJob) -> tuple[JobStatus, Downtime, dict[str, str], da
     """The status of a job, where its time went, the class of each incident, and until when all that is."""
     facts, now = served.page.facts(), datetime.now(timezone.utc)
     status = status_from(facts)
-    found = downtime(status.timeline, facts.incidents, status.ended or now)
+    found = downtime(status.timeline.until(now), facts.incidents, now)
     return status, found, {row["incident_id"]: class_of(row["labels"]) for row in facts.incidents}, now
 
 

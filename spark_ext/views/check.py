@@ -89,7 +89,7 @@ class Health:
     runs: bool | None  # whether its driver runs; None: it is on another machine, and writes no heartbeat
     last_alive: datetime | None  # last heartbeat, or row if it is lost and writes none; None: unknown, or ended
     ended: datetime | None
-    availability: float  # over the window of the limits: 0 to 1
+    availability: float | None  # over the window of the limits: 0 to 1; None: it has an end, which it has reached
     measured: tuple[Measured, ...] = ()
     findings: tuple[Finding, ...] = ()
 
@@ -108,7 +108,7 @@ def health(facts: JobFacts, limits: Limits, now: datetime, registry: Registry | 
     silent = is_silent(beat, now, limits.max_silence)
     lost = ended is None and (facts.alive is False or silent)
     running = frozenset() if lost or ended is not None else frozenset({number})
-    found = timeline(facts.states, facts.jobs, alive=running, beats=facts.beats, now=now)
+    found = timeline(facts.states, facts.jobs, alive=running, beats=facts.beats).until(now)
     down = any(gap.state == DOWN and gap.until == now for gap in found.downs)
     kinds = registry or shipped()
 
@@ -153,7 +153,7 @@ def health(facts: JobFacts, limits: Limits, now: datetime, registry: Registry | 
         runs=None if running and beat is None and facts.alive is None else bool(running),
         last_alive=beat,
         ended=None if ended is None else ended["at"],
-        availability=spent.availability(now - limits.window, now),
+        availability=None if found.has_end else spent.availability(now - limits.window, now),
         measured=measured,
         findings=tuple(findings),
     )
@@ -174,8 +174,9 @@ def line(found: Health, now: datetime, window: str) -> str:
         seen = "by the ledger; its driver runs on another machine and writes no heartbeat"
     else:
         seen = "without a heartbeat"
-    text = f"{'ok' if found.well else 'WRONG'}  {found.job}  {found.state}, {seen}, "
-    text += f"available for {found.availability:.4%} of {window}"
+    text = f"{'ok' if found.well else 'WRONG'}  {found.job}  {found.state}, {seen}"
+    if found.availability is not None:
+        text += f", available for {found.availability:.4%} of {window}"
     return "; ".join([text, *(finding.what for finding in found.findings)])
 
 

@@ -85,14 +85,14 @@ class Downtime:
                 states[name] = states.get(name, 0.0) + piece.seconds
         return dict(found)
 
-    def to_json(self, since: datetime, now: datetime) -> dict[str, Any]:
-        """Seconds by state and by incident, and the availability since then."""
+    def to_json(self, since: datetime, availability: float | None) -> dict[str, Any]:
+        """Seconds by state and by incident, and the availability since then; None: the job has reached its end."""
         return {
             "wall_s": self.wall,
             "states_s": self.by_state(),
             "incidents_s": self.by_incident(),
             "since": since,
-            "availability": self.availability(since, now),
+            "availability": availability,
         }
 
     def availability(self, since: datetime, until: datetime) -> float:

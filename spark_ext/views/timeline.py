@@ -80,6 +80,15 @@ class Timeline:
         """All periods without a driver between two incarnations."""
         return (*self.downs, *self.stops)
 
+    @property
+    def has_end(self) -> bool:
+        """Whether its input has been read to the end, or to what was there: nobody waits for it to be available."""
+        return bool(self.spans) and self.spans[-1].outcome in ("FINISHED", "SUSPENDED")
+
+    def until(self, now: datetime) -> Timeline:
+        """With the time since its last driver ended: a job that has failed or was lost is down until it is started."""
+        return _with_gaps(self.spans, now)
+
     def seconds(self, now: datetime) -> dict[tuple[str, str], float]:
         """Cumulative time by (operator, state), s, over all incarnations; DOWN counts for the job."""
         total: dict[tuple[str, str], float] = defaultdict(float)
@@ -107,12 +116,11 @@ def timeline(
     *,
     alive: frozenset[int] = frozenset(),
     beats: Mapping[int, datetime] | None = None,
-    now: datetime | None = None,
 ) -> Timeline:
     """Make a timeline from the ledger's rows, which may be in any order.
 
     `alive` are incarnations whose driver is known to be running. Any other whose end is not recorded was lost, and is
-    taken to have lasted until its last row of any kind. The time from the end of the last driver until `now` is a gap.
+    taken to have lasted until its last row of any kind.
     """
     started, ended = _starts_and_ends(jobs)
     by_run: dict[int, list[Row]] = defaultdict(list)
@@ -136,11 +144,13 @@ def timeline(
                 _finals(row for row in checkpoints if row["incarnation"] == number),
             )
         )
+    return _with_gaps(tuple(spans), None)
+
+
+def _with_gaps(spans: tuple[Span, ...], now: datetime | None) -> Timeline:
     gaps = _gaps(spans, now)
     return Timeline(
-        tuple(spans),
-        tuple(gap for gap in gaps if gap.state == DOWN),
-        tuple(gap for gap in gaps if gap.state == STOPPED),
+        spans, tuple(gap for gap in gaps if gap.state == DOWN), tuple(gap for gap in gaps if gap.state == STOPPED)
     )
 
 

@@ -109,7 +109,7 @@ def test_a_job_that_has_failed_is_down_until_somebody_starts_it() -> None:
 def test_a_job_that_has_finished_or_was_stopped_is_well(reason: str) -> None:
     rows = job("started", 0), job("ended", 700, reason=reason)
     one = found(*rows, states=(state("RUNNING", 1), state(reason, 699)), beat=1, alive=False)
-    assert one.well and one.availability == 1 and one.last_alive is None
+    assert one.well and one.availability == (None if reason == "FINISHED" else 1) and one.last_alive is None
     refused = job("started", 800, 2), job("ended", 801, 2, "the start was refused")
     assert found(*rows, *refused).well, "it stays stopped"
 
@@ -148,6 +148,7 @@ def test_the_longer_a_job_is_down_the_less_it_was_available(up: float, first: fl
     rule = AlertRule(rule=f"availability below {share:.6f} over 5000 s")
     limits = Limits(max_silence=0, rules=(rule,), window=timedelta(seconds=5000))
     early, late = (found(job("started", 0), now=up + off + 1, beat=up, limits=limits) for off in (first, first + more))
+    assert early.availability is not None and late.availability is not None
     assert late.availability <= early.availability + 1e-9
     assert {finding.incident_id for finding in early.findings} <= {finding.incident_id for finding in late.findings}
     assert early.availability == pytest.approx(early.measured[0].found.share)

@@ -51,7 +51,7 @@ export function create(session, store) {
 
   function update(page) {
     const { job, timeline } = page;
-    const day = timeline.availability["1d"];
+    const available = timeline.availability;
     renew(figures, [job, timeline.wall_s, timeline.availability, page.incidents.length], () =>
       [
         ["State since", `${brief(job.since, store.now())}`, moment(job.since)],
@@ -59,8 +59,12 @@ export function create(session, store) {
         ...(job.lag === null ? [] : [["Lag", compact(job.lag), `${counted(job.lag, "row")} still to be read, where known`]]),
         ["Rows", compact(job.rows), counted(job.rows, "row")],
         ["Epochs", compact(job.epochs), counted(job.epochs, "epoch")],
-        [job.lost ? "Availability, then" : "Availability, 1 d", percent(day), `since the first start: ${percent(timeline.availability.all)}`],
-        [job.lost ? "Down, until then" : "Down", duration(timeline.down_s * 1000), `of ${duration(timeline.wall_s * 1000)} since the first start`],
+        ...(available === null
+          ? []
+          : [
+              ["Availability, 1 d", percent(available["1d"]), `since the first start: ${percent(available.all)}`],
+              ["Down", duration(timeline.down_s * 1000), "since the first start"],
+            ]),
         ["Incidents", number(page.incidents.length), page.incidents.length ? `the newest at ${moment(page.incidents[0].at)}` : "none"],
         ["Incarnation", number(job.incarnation), `${timeline.spans.length} in the ledger`],
       ].map(([name, value, about]) => el("div", { title: about }, el("dt", {}, name), el("dd", {}, value))),

@@ -91,7 +91,7 @@ def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, A
                 "edges": graph.edges(made_of),
                 "exchanges": graph.exchanges(made_of, facts.exchanges),
             },
-            "timeline": history(found, facts.incidents, {key: row["host"] for key, row in started.items()}, until),
+            "timeline": history(found, facts.incidents, {key: row["host"] for key, row in started.items()}, until, now),
             "series": {
                 "job": series_of_all(facts.epochs, POINTS).to_json(),
                 "queries": {uid: one.to_json() for uid, one in series_of(facts.epochs, each).items()},

@@ -51,26 +51,32 @@ def last_commits(epochs: Epochs) -> dict[int, datetime]:
 
 
 def history(
-    found: Timeline, incidents: Sequence[Mapping[str, Any]], hosts: Mapping[int, str], now: datetime
+    found: Timeline, incidents: Sequence[Mapping[str, Any]], hosts: Mapping[int, str], last: datetime, now: datetime
 ) -> dict[str, Any]:
-    """Intervals and sums; what has not ended counts until `now`. `incidents` has a row for each occurrence."""
-    divided = downtime(found, incidents, now)
+    """Intervals and sums until `last`, when the job ended or was last alive; its availability and downtime until `now`.
+
+    `incidents` has a row for each occurrence. A job that has read its input to the end has no availability.
+    """
+    divided = downtime(found, incidents, last)
+    whole_life = downtime(found.until(now), incidents, now)
     intervals = _intervals(found, divided)
-    since = divided.pieces[0].since if divided.pieces else now
-    until = divided.pieces[-1].until if divided.pieces else now
+    since = divided.pieces[0].since if divided.pieces else last
+    until = divided.pieces[-1].until if divided.pieces else last
     return {
         "since": stamp(since),
         "until": stamp(until),
         "wall_s": round(divided.wall, 3),
-        "down_s": round(sum(piece.seconds for piece in divided.pieces if piece.down), 3),
+        "down_s": round(sum(piece.seconds for piece in whole_life.pieces if piece.down), 3),
         "states_s": {name: round(seconds, 3) for name, seconds in divided.by_state().items()},
         "incidents_s": {
             name: {state: round(seconds, 3) for state, seconds in states.items()}
             for name, states in divided.by_incident().items()
         },
-        "availability": {
-            **{name: round(divided.availability(until - period, until), 6) for name, period in PERIODS.items()},
-            "all": round(divided.availability(since, until), 6),
+        "availability": None
+        if found.has_end
+        else {
+            **{name: round(whole_life.availability(now - period, now), 6) for name, period in PERIODS.items()},
+            "all": round(whole_life.availability(since, now), 6),
         },
         "spans": [
             {
