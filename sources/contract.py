@@ -147,7 +147,7 @@ class Advance:
     finished: bool = False
     """Whether the channel ends there: no row will ever come after `end`."""
     rows: int | None = None
-    """Rows between start and end, or at most so many, such as with deleted rows; None when that is not known without
+    """Rows between start and end, or more where rows were deleted; None when that is not known without
     reading: then the step counts as if it had used up its limit. Counts against `Limit.rows`. An epoch never counts
     more rows of the source than this, however often Spark has repeated its tasks."""
     bytes: int | None = None

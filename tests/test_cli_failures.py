@@ -26,6 +26,10 @@ TRACE = """Traceback (most recent call last):
     return 1 / n
 ZeroDivisionError: division by zero
 """
+JAVA = """org.apache.spark.SparkException: Job aborted due to stage failure
+\tat org.apache.spark.scheduler.DAGScheduler.$anonfun$abortStage$1(DAGScheduler.scala:2895)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+Caused by: org.apache.spark.api.python.PythonException: """
 
 
 def incident(number: int, query: str, labels: dict[str, str], evidence: Any = None) -> IncidentRow:
@@ -47,7 +51,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> str:
             rows.state("RUNNING", "load", T0), rows.state("RUNNING", "idle", T0),
             incident(1, "load", {"type": "NETWORK", "origin": "user"}),
             incident(2, "load", {"type": "NETWORK", "origin": "library"}),
-            incident(3, "sum", labels, {"stack": TRACE, "verdict": verdict}), incident(4, "", {}),
+            incident(3, "sum", labels, {"stack": JAVA + TRACE, "verdict": verdict}), incident(4, "", {}),
         ]
     )  # fmt: skip
     return place
@@ -92,7 +96,35 @@ def test_one_incident_with_its_evidence(state: str) -> None:
     assert done.returncode == 0
     for words in ("failure 3\nand more", "team: a", "line: /home/me/flights.py, line 12, in half", TRACE):
         assert words in done.stdout
-    assert printed("incidents", state, "3")["evidence"]["stack"] == TRACE
+    assert "DAGScheduler" not in done.stdout and "(2 frames of Java left out; --stack shows them)" in done.stdout
+    assert "(DAGScheduler.scala:2895)" in spark_ext("incidents", state, "3", "--stack").stdout
+    assert printed("incidents", state, "3")["evidence"]["stack"] == JAVA + TRACE
+
+
+def test_the_first_and_the_last_text_of_an_incident_stay_with_whether_it_is_over(tmp_path: Path) -> None:
+    writer = writer_of(place := str(tmp_path / "state"))
+    behind = WriteBehind(writer, "shop")
+    who = "job 'shop', query 'load'"
+    for epoch, rows_ in ((2, 200), (9, 3)):
+        behind.incident(who, "checkpoint", f"the source has {rows_} bad rows in epoch {epoch}", "none")
+    behind.flush()
+    assert len(Ledger(place).table(IncidentRow).rows()) == 1
+    first, last = "the source has 200 bad rows in epoch 2", "the source has 3 bad rows in epoch 9"
+    (one,) = printed("incidents", place)
+    assert (one["first_what"], one["what"], one["count"], one["state"]) == (first, last, 2, "OPEN")
+    status = printed("status", place)["incidents"]
+    assert [(it["first_what"], it["what"], it["state"]) for it in status] == [(first, last, "OPEN")]
+    described = spark_ext("incidents", place, one["incident_id"]).stdout
+    assert first in described and f"2 times, last at {behind_time(one)} UTC: {last}" in described
+    behind.committed("load", 10)
+    behind.flush()
+    for command in ("incidents", "status"):
+        text = spark_ext(command, place).stdout
+        assert f"{first}; last: {last}" in " ".join(text.split()) and "resolved" in text
+
+
+def behind_time(one: dict[str, Any]) -> str:
+    return f"{datetime.fromisoformat(one['last']):%Y-%m-%d %H:%M:%S}"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ import typer
 from spark_ext.commands.output import Json, State, Storage, print_json, print_rows, print_text, storage_options
 from spark_ext.errors import ConfigurationError
 from spark_ext.incidents.types import IncidentState, Severity
-from spark_ext.views.incidents import Wanted, chosen, label, merged, moment, severity_of
+from spark_ext.views.incidents import Wanted, chosen, label, merged, moment, severity_of, texts_of
+from spark_ext.views.style import count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +53,7 @@ def incidents(
         str | None, typer.Option(metavar="TIME", help="Only since this time: ISO 8601, or an age such as 2h or 7d.")
     ] = None,
     last: Annotated[int, typer.Option(min=0, metavar="N", help="Only the newest N; 0 for all.")] = 50,
+    stack: Annotated[bool, typer.Option("--stack", help="With an ID: also the frames of Java in its stack.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Then print each change until Ctrl-C.")] = False,
     as_json: Json = False,
     storage: Storage = None,
@@ -64,7 +66,7 @@ def incidents(
     seen.poll()
     found = seen.merged()
     if incident is not None:
-        _show_one(found, incident, as_json=as_json)
+        _show_one(found, incident, as_json=as_json, java=stack)
         return
     now = datetime.now(timezone.utc)
     wanted = Wanted(
@@ -163,12 +165,12 @@ def _row(one: Mapping[str, Any]) -> dict[str, Any]:
         "type": labels.get("type", ""),
         "origin": labels.get("origin", ""),
         "operator": one["operator"],
-        "what": one["what"].partition("\n")[0],
+        "what": texts_of(one),
         "action": one["action"],
     }
 
 
-def _show_one(found: list[dict[str, Any]], beginning: str, *, as_json: bool) -> None:
+def _show_one(found: list[dict[str, Any]], beginning: str, *, as_json: bool, java: bool) -> None:
     matching = [one for one in found if one["incident_id"].startswith(beginning)]
     if len(matching) != 1:
         ids = ", ".join(one["incident_id"][:_SHORT] for one in found[-10:])
@@ -182,22 +184,24 @@ def _show_one(found: list[dict[str, Any]], beginning: str, *, as_json: bool) -> 
     if as_json:
         print_json(one)
         return
-    for line in _described(one):
+    for line in _described(one, java=java):
         print_text(line)
 
 
-def _described(one: Mapping[str, Any]) -> Iterator[str]:
+def _described(one: Mapping[str, Any], *, java: bool) -> Iterator[str]:
+    from spark_ext.failures.java_text import without_frames
     from spark_ext.incidents.registry import shipped
 
     evidence = one["evidence"] or {}
-    yield f"{one['at']:%Y-%m-%d %H:%M:%S} UTC  {one['operator']}\n{one['what']}\n  done: {one['action']}"
+    yield f"{one['at']:%Y-%m-%d %H:%M:%S} UTC  {one['operator']}\n{one['first_what']}\n  done: {one['action']}"
     if one["severity"]:
         yield f"  severity: {one['severity']}"
     if one["state"]:
         why = f": {one['cause']}" if one["cause"] else ""
         yield f"  {one['state'].lower()} since {one['state_since']:%Y-%m-%d %H:%M:%S} UTC{why}"
     if one["count"] > 1:
-        yield f"  {one['count']} times, last at {one['last']:%Y-%m-%d %H:%M:%S} UTC"
+        again = "" if one["what"] == one["first_what"] else f": {one['what']}"
+        yield f"  {one['count']} times, last at {one['last']:%Y-%m-%d %H:%M:%S} UTC{again}"
     if one["parent"]:
         yield f"  during the recovery from {one['parent'][:_SHORT]}"
     for name, value in (one["labels"] or {}).items():
@@ -210,7 +214,10 @@ def _described(one: Mapping[str, Any]) -> Iterator[str]:
     if known is not None and known.runbook:
         yield f"  runbook: {known.runbook}"
     if stack := evidence.get("stack"):
-        yield f"\n{stack}"
+        text, left_out = (stack, 0) if java else without_frames(stack)
+        yield f"\n{text}"
+        if left_out:
+            yield f"({count(left_out, 'frame')} of Java left out; --stack shows them)"
 
 
 def _follow(

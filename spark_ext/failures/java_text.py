@@ -29,6 +29,13 @@ _ENDS_WITH_WRAPPERS: Final = re.compile(r"(?:\s*SQLSTATE: (?:3[89]000|XXKST))+\s
 _ENDS_WITH_STATE: Final = re.compile(r"(?:\s*SQLSTATE: [0-9A-Z]{5})+\s*$")
 
 
+def without_frames(stack: str) -> tuple[str, int]:
+    """A stack without the frames of Java, and how many these are."""
+    lines = stack.split("\n")
+    left = [line for line in lines if not (_FRAME.fullmatch(line) or _MORE.fullmatch(line))]
+    return "\n".join(left), len(lines) - len(left)
+
+
 def exceptions(text: str, user_packages: Collection[str] = (), *, marked: bool = True) -> tuple[Raised, ...]:
     """The chain of exceptions in a stack trace, outermost first; empty without one."""
     found: list[Raised] = []

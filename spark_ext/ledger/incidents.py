@@ -35,6 +35,7 @@ class Standing:
     since: datetime  # when it came into that state
     count: int
     cause: str = ""  # why it is in that state
+    what: str | None = None  # what happened when it happened last; None: what its newest row says
 
 
 def incident_row(noted: RecordedOccurrence, job: str, incarnation: int, evidence: Any) -> IncidentRow:
@@ -57,6 +58,7 @@ def change_row(change: IncidentChange, incarnation: int) -> IncidentChangeRow:
         cause=change.cause,
         incarnation=incarnation,
         count=change.count,
+        what=None if change.old is None else change.incident.what or None,
     )
 
 
@@ -72,10 +74,11 @@ def standings(changes: Iterable[Mapping[str, Any]]) -> dict[str, Standing]:
             continue
         before = found.get(row["incident_id"])
         count = max(row["count"], 0 if before is None else before.count)
+        what = row.get("what") or (None if before is None else before.what)
         if before is not None and before.state is state:
-            found[row["incident_id"]] = Standing(state, before.since, count, before.cause)
+            found[row["incident_id"]] = Standing(state, before.since, count, before.cause, what)
         else:
-            found[row["incident_id"]] = Standing(state, row["at"], count, row["cause"])
+            found[row["incident_id"]] = Standing(state, row["at"], count, row["cause"], what)
     return found
 
 

@@ -146,9 +146,8 @@ class EpochRow(Row):
     epoch: int  # Spark's batch id.
     lineage: int  # Of the query.
     incarnation: int  # The incarnation that wrote the row.
-    input_rows: (
-        int | None
-    )  # Rows read, each once where the source counts what it plans; null if Spark's event was not received.
+    input_rows: int | None
+    # Rows read, each once where the source counts what it plans; null if Spark's event was not received.
     committed_at: datetime  # When Spark recorded the commit.
     duration_ms: int | None  # Duration of the whole epoch, ms; null if Spark's event was not received.
     offsets: Json  # Offsets of the query's sources at its end, in the plan's order; null if Spark has deleted them.
@@ -324,6 +323,7 @@ class IncidentChangeRow(Row):
     cause: str  # What has resolved it, or opened it again; "" otherwise.
     incarnation: int  # The incarnation that wrote the row.
     count: int  # How often it had happened by then.
+    what: str | None = None  # What happened when it happened last; null for a new incident, whose row says it.
 
 
 @dataclass(frozen=True, kw_only=True)

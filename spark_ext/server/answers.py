@@ -206,13 +206,16 @@ class SeriesAnswer(Answer):
     greatest: list[int] = Field(description="The longest duration, ms.")
     mean: list[int] = Field(description="The mean duration, ms.")
     lag: list[int] = Field(description="The greatest lag, rows; empty if none is known, or of all queries.")
+    before: list[int] = Field(description="How long before `at` the first of its epochs began, ms.")
+    after: list[int] = Field(description="How long after `at` the last of its epochs was committed, ms.")
 
 
 class IncidentAnswer(Answer):
     """The details of an incident that the list of incidents leaves out."""
 
     id: str
-    what: str
+    what: str = Field(description="What happened when it happened last.")
+    first: str = Field(description="What happened when it happened first.")
     stack: str
     evidence: Any
     changes: list[dict[str, Any]]

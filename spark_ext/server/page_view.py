@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_ext.views.page.document import POINTS, page
 from spark_ext.views.page.epochs import Points, series
 from spark_ext.views.page.facts import Facts, FactsReader
+from spark_ext.views.page.history import whole
 from spark_ext.views.page.incidents import detail
 
 if TYPE_CHECKING:
@@ -92,8 +93,8 @@ class PageView:
     def incident(self, incident_id: str) -> dict[str, Any] | None:
         """The details of an incident; None if it does not exist."""
         facts = self.poll().facts
-        row = next((row for row in facts.incidents if row["incident_id"] == incident_id), None)
-        return None if row is None else detail(row, facts.changes)
+        rows = whole([row for row in facts.incidents if row["incident_id"] == incident_id], facts.changes)
+        return detail(rows[0], facts.changes) if rows else None
 
 
 def _over(version: Version) -> bool:

@@ -68,6 +68,12 @@ def class_of(labels: Mapping[str, Any] | None) -> str:
     return found if TYPE_NAME.fullmatch(found) else UNKNOWN
 
 
+def texts_of(incident: Incident) -> str:
+    """The first line of a merged incident's text; of the first and of the last one if they differ."""
+    first, last = (incident[name].partition("\n")[0] for name in ("first_what", "what"))
+    return first if first == last else f"{first}; last: {last}"
+
+
 def severity_of(incident: Incident) -> Severity:
     """How serious an incident is."""
     return Severity(incident["severity"])
@@ -77,25 +83,37 @@ def merged(rows: Iterable[Incident], standing: Mapping[str, Standing]) -> list[d
     """The incidents of a job, each once, oldest first.
 
     An incident that has happened more than once has the time of the first, and everything else of the last. It has
-    further fields: `last`, the time of its last recorded occurrence; `state`, OPEN or RESOLVED, and None if nothing
-    is known; `state_since`; `cause`; and `count`.
+    further fields: `first_what`, the text of the first; `last`, the time of its last recorded occurrence; `state`, OPEN
+    or RESOLVED, and None if nothing is known; `state_since`; `cause`; and `count`.
     """
-    first: dict[str, datetime] = {}
+    first: dict[str, Incident] = {}
     newest: dict[str, Incident] = {}
     for row in sorted(rows, key=lambda row: row["at"]):
-        first.setdefault(row["incident_id"], row["at"])
+        first.setdefault(row["incident_id"], row)
         newest[row["incident_id"]] = row
     found = [
-        {**row, "at": first[incident_id], "last": row["at"], **_standing(standing.get(incident_id))}
+        {
+            **row,
+            "at": first[incident_id]["at"],
+            "first_what": first[incident_id]["what"],
+            "last": row["at"],
+            **_standing(row, standing.get(incident_id)),
+        }
         for incident_id, row in newest.items()
     ]
     return sorted(found, key=lambda row: (row["at"], row["incident_id"]))
 
 
-def _standing(known: Standing | None) -> dict[str, Any]:
+def _standing(row: Incident, known: Standing | None) -> dict[str, Any]:
     if known is None:
         return {"state": None, "state_since": None, "cause": "", "count": 1}
-    return {"state": known.state.value, "state_since": known.since, "cause": known.cause, "count": known.count}
+    return {
+        "what": known.what or row["what"],
+        "state": known.state.value,
+        "state_since": known.since,
+        "cause": known.cause,
+        "count": known.count,
+    }
 
 
 def chosen(text: str, values: type[Severity] | type[IncidentState], option: str) -> Any:

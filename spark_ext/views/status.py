@@ -7,7 +7,7 @@ print(status.state, status.query("daily").rows)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -19,7 +19,7 @@ from spark_ext.ledger.schema import JobRow
 from spark_ext.model.lifecycle import State
 from spark_ext.views.page.facts import Facts, FactsReader, Resets, newest_states
 from spark_ext.views.page.figures import NONE, counts_of, exchange_of, figures_of, inboxes_of, query_lag, said_of
-from spark_ext.views.page.history import timeline_of
+from spark_ext.views.page.history import timeline_of, whole
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot, SourceSnapshot
 from spark_ext.views.timeline import JOB
 from spark_ext.views.timeline_view import DisplayTimeline
@@ -36,7 +36,9 @@ class JobStatus(JobSnapshot):
     driver: str  # `host, process id` of the newest incarnation
     alive: bool | None  # whether that driver is running; None: it is on another machine, so this one cannot tell
     heartbeat: datetime | None  # when that driver was last alive, by its heartbeat; None: it has ended, or writes none
-    incidents: tuple[Mapping[str, Any], ...]  # newest first: `at`, `operator`, `type`, `what`, `action`
+    incidents: tuple[Mapping[str, Any], ...]
+    """The five newest ones, newest first: `at`, when it happened last, `operator`, `type`, `what`, `first_what`,
+    `action`, `count`, and `state`: OPEN or RESOLVED, None if that is not recorded."""
     timeline: DisplayTimeline
     damage: tuple[str, ...] = ()  # tables that are gone or damaged, and what was found; the rest is shown
 
@@ -156,16 +158,15 @@ def status_from(facts: Facts) -> JobStatus:
         driver=f"{newest['host']}, process {newest['driver_pid']}",
         alive=False if ended is not None else facts.alive,
         heartbeat=None if ended is not None else facts.beats.get(number),
-        incidents=_newest_incidents(facts.incidents),
+        incidents=_newest_incidents(facts),
         timeline=DisplayTimeline(spans, found.downs, found.stops),
     )
 
 
-def _newest_incidents(rows: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """The five newest incidents, each once, as it was noticed last."""
-    last = {row["incident_id"]: row for row in sorted(rows, key=lambda row: row["at"])}
-    chosen = sorted(last.values(), key=lambda row: row["at"], reverse=True)[:5]
-    return tuple({name: row[name] for name in ("at", "operator", "type", "what", "action")} for row in chosen)
+def _newest_incidents(facts: Facts) -> tuple[Mapping[str, Any], ...]:
+    chosen = sorted(whole(facts.incidents, facts.changes), key=lambda row: row["last"], reverse=True)[:5]
+    names = ("operator", "type", "what", "first_what", "action", "count", "state")
+    return tuple({"at": row["last"], **{name: row[name] for name in names}} for row in chosen)
 
 
 def _queries(facts: Facts) -> tuple[QuerySnapshot, ...]:

@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spark_ext.model.lifecycle import State
+from spark_ext.views.incidents import texts_of
 from spark_ext.views.page.top import top_rows
 from spark_ext.views.style import (
     clock,
@@ -154,7 +155,10 @@ def show_status(status: JobStatus, console: Console) -> None:
     console.print(table(queries, columns))
     for incident in status.incidents:
         console.print(
-            Text(f"{_text(incident['at'])}  {incident['operator']}: {incident['what']} ({incident['action']})")
+            Text(
+                f"{_text(incident['at'])}  {(incident['state'] or 'unknown').lower()}  {incident['operator']}: "
+                f"{texts_of(incident)} ({incident['action']})"
+            )
         )
     console.print(status.timeline)
     for line in status.damage:

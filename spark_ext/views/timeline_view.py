@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections import Counter
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderableType
 
+MOST_STAYS = 6  # states of an operator that are listed in order; of more, each state is named once with its whole time
 WIDTH = 48  # characters of a bar on a wide terminal; a narrow one gets a quarter of its width
 
 
@@ -103,15 +105,25 @@ def _extent(span: Span, interval: Interval, now: datetime) -> tuple[float, float
 
 
 def _states(span: Span, operator: str, now: datetime) -> str:
-    parts = []
+    stays: list[tuple[str, float]] = []
     for interval in span.of(operator):
-        parts.append(
-            interval.state if interval.state in ENDED else f"{interval.state} {duration(interval.seconds(now))}"
+        # Another reason is no other state.
+        before = stays.pop()[1] if stays and stays[-1][0] == interval.state else 0.0
+        stays.append((interval.state, before + interval.seconds(now)))
+    words = " → ".join(_stay(state, seconds) for state, seconds in stays)
+    if len(stays) > MOST_STAYS:
+        times = Counter(state for state, _ in stays)
+        spent = {state: sum(seconds for one, seconds in stays if one == state) for state in times}
+        words = ", ".join(
+            _stay(state, spent[state]) + (f" ({number} times)" if number > 1 else "") for state, number in times.items()
         )
-    words = " → ".join(parts)
     if operator != JOB and operator in span.epochs:
         words += f"  ({count(span.epochs[operator], 'epoch')}, {count(span.rows.get(operator, 0), 'row')})"
     return words
+
+
+def _stay(state: str, seconds: float) -> str:
+    return state if state in ENDED else f"{state} {duration(seconds)}"
 
 
 def to_html(timeline: Timeline, now: datetime | None = None) -> str:

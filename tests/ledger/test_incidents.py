@@ -88,6 +88,7 @@ def test_a_storm_is_few_rows_and_the_end_has_the_exact_count() -> None:
     behind.incidents.count(everything=True)
     behind.flush()
     assert ledger.of(IncidentChangeRow)[-1].count == 5000
+    assert ledger.of(IncidentChangeRow)[-1].what == "row 4999 is bad"
 
 
 def test_the_end_of_a_query_and_of_the_job_resolve() -> None:

@@ -99,6 +99,23 @@ def test_a_row_that_is_there_twice_counts_once() -> None:
     assert timeline(rows * 2, jobs * 2, epochs * 2, steps * 2) == timeline(rows, jobs, epochs, steps)
 
 
+def test_an_operator_is_one_line_however_often_its_state_has_changed() -> None:
+    """Neighbours of one state are one stay; many stays are named once each, with the whole time."""
+
+    def line(*states: tuple[str, float]) -> str:
+        rows = [state("q", name, seconds, reason=f"{seconds}") for name, seconds in states]
+        found = timeline(rows, [job("started", 0), job("ended", 100, 1, "CANCELED")])
+        console = Console(file=io.StringIO(), width=200)
+        with console.capture() as said:
+            console.print(RichTimeline(found, at(100)))
+        return next(one for one in said.get().splitlines() if one.startswith("q ")).rstrip()
+
+    joined = line(("RUNNING", 0), ("RUNNING", 10), ("RUNNING", 20), ("RESTARTING", 40), ("RUNNING", 50))
+    assert joined.endswith("RUNNING 40.0 s → RESTARTING 10.0 s → RUNNING 50.0 s")
+    many = [("RESTARTING" if second % 2 else "RUNNING", float(second)) for second in range(27)]
+    assert line(*many).endswith("RUNNING 1:27 min (14 times), RESTARTING 13.0 s (13 times)")
+
+
 @given(rows_of, st.randoms(use_true_random=False))
 def test_the_order_of_rows_is_ignored_and_none_overlap(rows: list[dict[str, Any]], shuffler: random.Random) -> None:
     unique = list({(row["operator"], row["since"], row["incarnation"]): row for row in rows}.values())

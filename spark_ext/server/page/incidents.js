@@ -24,6 +24,7 @@ function list(session, store) {
     columns: [
       { key: "at", label: "At", width: "s", sort: (incident) => incident.at, text: (incident) => brief(incident.at, store.now()) },
       { key: "kind", label: "Kind", width: "s", sort: kind, fill: (cell, incident) => renew(cell, kind(incident), () => el("span", { class: `chip ${serious(incident)}` }, kind(incident))) },
+      { key: "status", label: "State", width: "s", sort: (incident) => incident.status, text: (incident) => incident.status.toLowerCase() || "–" },
       { key: "query", label: "Query", wide: true, sort: (incident) => incident.query, text: (incident) => incident.query || "the job" },
       { key: "what", label: "What", width: "xl", sort: (incident) => incident.what, text: (incident) => incident.what },
       { key: "cost", label: "Cost", number: true, wide: true, sort: (incident) => cost(store.document, incident.id), text: (incident) => (cost(store.document, incident.id) ? duration(cost(store.document, incident.id) * 1000) : "–") },
@@ -102,7 +103,8 @@ function link(id) {
 }
 
 function evidence(detail) {
-  const found = [el("h2", {}, "What happened"), el("pre", { class: "what", tabindex: 0 }, detail.what)];
+  const found = [el("h2", {}, "What happened"), el("pre", { class: "what", tabindex: 0 }, detail.first)];
+  if (detail.what !== detail.first) found.push(el("h2", {}, "What happened last"), el("pre", { class: "what", tabindex: 0 }, detail.what));
   if (detail.stack) found.push(el("h2", {}, "Stack"), el("pre", { class: "stack", tabindex: 0, role: "region", "aria-label": "Stack" }, detail.stack));
   if (detail.changes.length) {
     found.push(el("h2", {}, "History"), el("ul", { class: "tree" }, ...detail.changes.map((change) => el("li", {}, tree(change)))));

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from spark_ext.views.incidents import query_of
+from spark_ext.views.incidents import query_of, texts_of
 from spark_ext.views.timeline import plain
 
 MOST: Final = 1_000  # incidents in a document: the newest ones
@@ -24,7 +24,7 @@ def lines(incidents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "type": row["type"],
                 "operator": row["operator"],
                 "query": query_of(row),
-                "what": row["what"].partition("\n")[0][:LINE],
+                "what": texts_of(row)[:LINE],
                 "action": row["action"],
                 "labels": _labels(row),
                 "severity": row["severity"],
@@ -45,6 +45,7 @@ def detail(row: Mapping[str, Any], changes: Iterable[Mapping[str, Any]]) -> dict
     return {
         "id": row["incident_id"],
         "what": row["what"],
+        "first": row["first_what"],
         "stack": str(stack) if stack else "",
         "evidence": plain(rest),
         "changes": [plain(dict(one)) for one in _by_incident(changes).get(row["incident_id"], [])],

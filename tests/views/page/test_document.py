@@ -198,7 +198,7 @@ def test_incidents_of_any_age() -> None:
     (new,) = lines(whole([{**one, "severity": "CRITICAL", "parent": "p"} for one in (again, row)], changes))
     assert (new["severity"], new["parent"], new["status"], new["what"]) == ("CRITICAL", "p", "RESOLVED", HOSTILE)
     assert (new["at"], new["count"]) == (round(NOW.timestamp() * 1000), 2)
-    found = detail(row, changes)
+    found = detail(whole([row], changes)[0], changes)
     assert found["stack"] == "s" and found["evidence"] == {"at": NOW.isoformat()} and len(found["changes"]) == 2
 
 
