@@ -1,7 +1,7 @@
-"""Incident listener `webhook`: sends changes and events as JSON to an HTTP endpoint, signed if there is a secret.
+"""Incident listener `webhook`: sends changes and events to an HTTP endpoint, as JSON or as a message of a chat service.
 
 Requests that fail with a network error, 408, 429 or 5xx are repeated with back-off. Each attempt of one has the same
-`Spark-Ext-Delivery`, by which the receiver knows a repetition. The signature is over the time and the body:
+`Spark-Ext-Delivery`, by which the receiver knows a repetition. If there is a secret, JSON is signed, with its time:
 
     Spark-Ext-Signature: t=1767225600,v1=HEX      HEX = HMAC-SHA256(secret, "1767225600." + body)
 """
@@ -29,10 +29,12 @@ from spark_ext.clients.library import load
 from spark_ext.listeners.contract import (
     IncidentChange,
     IncidentListener,
+    IncidentState,
     LifecycleEvent,
     ListenerOptions,
     MetricsContext,
 )
+from spark_ext.listeners.log import event_line
 from spark_ext.options import Milliseconds
 from spark_ext.sinks.http_2pc.tls import proxy_for
 
@@ -41,7 +43,17 @@ if TYPE_CHECKING:
 
 _AGAIN: Final = frozenset({408, 425, 429})  # statuses below 500 that are worth a further attempt
 WHO: Final = "listener 'webhook'"
+LONGEST: Final = 2_000  # characters of a text in a chat: Teams takes 28 KB with everything around it
+_CARD: Final = "application/vnd.microsoft.card.adaptive"
 _SHOWN: Final = 200  # characters of a receiver's answer that an error shows
+
+
+class WebhookFormat(str, Enum):
+    """What the body of a request is."""
+
+    JSON = "json"  # all that is known, for programs
+    SLACK = "slack"  # a message of an incoming webhook of Slack
+    TEAMS = "teams"  # a message with an adaptive card, for the workflow of a channel of Microsoft Teams
 
 
 class WebhookOptions(ListenerOptions):
@@ -53,9 +65,12 @@ class WebhookOptions(ListenerOptions):
     request_timeout: Milliseconds = 5_000  # how long one attempt may take with its whole answer, ms
     give_up_after: Milliseconds = 20_000  # when no further attempt is made, ms; below the listener's `timeout`
     insecure: bool = False  # whether `http://` is allowed for other machines
+    format: WebhookFormat = WebhookFormat.JSON  # what the body is
 
     @model_validator(mode="after")
     def _address(self) -> WebhookOptions:
+        if self.secret is not None and self.format is not WebhookFormat.JSON:
+            raise ValueError(f"{self.format.value} checks no signature: leave 'secret' out; its url is the secret")
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("the url does not begin with https:// or http:// and a host")
@@ -86,15 +101,15 @@ class WebhookListener(IncidentListener):
             RuntimeError: it was not accepted; the text names the host and the last answer.
         """
         delivery = f"{change.incident.incident_id}-{int(change.at.timestamp() * 1000)}-{change.new.value.lower()}"
-        self._deliver(payload(change, context), delivery)
+        self._deliver(payload(change, context, self._options.format), delivery)
 
     def happened(self, event: LifecycleEvent, context: MetricsContext) -> None:
-        """Send an event, as `{"event": ..., "context": ...}`; the delivery is the event's id.
+        """Send an event; the delivery is its id.
 
         Raises:
             RuntimeError: it was not accepted; the text names the host and the last answer.
         """
-        self._deliver({"event": _plain(event.to_json()), "context": context.known}, event.event_id)
+        self._deliver(payload(event, context, self._options.format), event.event_id)
 
     def _deliver(self, content: Mapping[str, Any], delivery: str) -> None:
         body = json.dumps(content, separators=(",", ":")).encode()
@@ -153,10 +168,69 @@ def signature(secret: str, at: int, body: bytes) -> str:
     return f"t={at},v1={code}"
 
 
-def payload(change: IncidentChange, context: MetricsContext) -> dict[str, Any]:
-    """A change as JSON: `incident`, `old`, `new`, `cause`, `at`, `count`, and `context` with what is known."""
-    found: dict[str, Any] = _plain(asdict(change))
+def payload(notice: IncidentChange | LifecycleEvent, context: MetricsContext, form: WebhookFormat) -> dict[str, Any]:
+    """The body of a request.
+
+    As JSON a change is `incident`, `old`, `new`, `cause`, `at`, `count`, and `context` with what is known; an event is
+    `event` and `context`.
+    """
+    if form is not WebhookFormat.JSON:
+        return _message(notice, context, form)
+    if isinstance(notice, LifecycleEvent):
+        return {"event": _plain(notice.to_json()), "context": context.known}
+    found: dict[str, Any] = _plain(asdict(notice))
     return {**found, "context": context.known}
+
+
+def _message(notice: IncidentChange | LifecycleEvent, context: MetricsContext, form: WebhookFormat) -> dict[str, Any]:
+    """The body of a request to a chat service."""
+    title, text, facts = _parts(notice, context)
+    return _slack(title, text, facts) if form is WebhookFormat.SLACK else _teams(title, text, facts)
+
+
+def _parts(notice: IncidentChange | LifecycleEvent, context: MetricsContext) -> tuple[str, str, dict[str, str]]:
+    """A title, the text, and facts by name."""
+    if isinstance(notice, LifecycleEvent):
+        return f"{context.job or 'job'}: {notice.kind.value} {notice.new}", event_line(notice, context), {}
+    one = notice.incident
+    resolved = notice.new is IncidentState.RESOLVED
+    title = f"[{'resolved' if resolved else one.severity.value}] {context.job or one.operator}: {one.type}"
+    facts = {
+        "where": one.operator,
+        "done": one.action,
+        "why": notice.cause if notice.old is not None else "",
+        "times": str(notice.count) if notice.count > 1 else "",
+        "at": f"{notice.at:%Y-%m-%d %H:%M:%S} UTC",
+        "id": one.incident_id,
+    }
+    return title, one.what.partition("\n")[0], {name: value for name, value in facts.items() if value}
+
+
+def _slack(title: str, text: str, facts: Mapping[str, str]) -> dict[str, Any]:
+    lines = [f"*{_escaped(title)}*", _escaped(text[:LONGEST])]
+    return {"text": "\n".join([*lines, *(f"{name}: {_escaped(value[:LONGEST])}" for name, value in facts.items())])}
+
+
+def _escaped(text: str) -> str:
+    """Without what Slack takes for a link, a mention or markup of its own."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _teams(title: str, text: str, facts: Mapping[str, str]) -> dict[str, Any]:
+    body: list[dict[str, Any]] = [
+        {"type": "TextBlock", "text": title, "weight": "Bolder", "size": "Medium", "wrap": True},
+        {"type": "TextBlock", "text": text[:LONGEST], "wrap": True},
+    ]
+    if facts:
+        shown = [{"title": name, "value": value[:LONGEST]} for name, value in facts.items()]
+        body.append({"type": "FactSet", "facts": shown})
+    card = {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.4",
+        "body": body,
+    }
+    return {"type": "message", "attachments": [{"contentType": _CARD, "contentUrl": None, "content": card}]}
 
 
 def _plain(value: Any) -> Any:

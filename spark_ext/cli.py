@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_ext.commands import check, classify, control_group, incidents, ingest, prepare, serve, show
+from spark_ext.commands import check, check_notify, classify, control_group, incidents, ingest, prepare, serve, show
 from spark_ext.commands import control_send as control_send  # adds its commands to the group, as control_show does
 from spark_ext.commands import control_show as control_show
 from spark_ext.commands.output import FAILED as FAILED
@@ -155,6 +155,7 @@ app.command("check")(check.check)
 app.command("classify")(classify.classify)
 app.command("incidents")(incidents.incidents)
 app.command("init")(prepare.init)
+app.command("notify-test")(check_notify.notify_test)
 app.command("plot")(show.plot)
 app.command("prepare")(prepare.prepare)
 app.command("report")(show.report)

@@ -1,4 +1,4 @@
-"""What `spark-ext check --notify` hands to the listeners of incidents, and what it remembers of it.
+"""What `spark-ext check --notify` hands to the listeners of incidents, and what it remembers; and `notify-test`.
 
 Nothing is written into the ledger: who checks has no fence, and a driver may start at any moment. Without a file to
 remember what was notified, each check notifies again, with the same id of the incident: a receiver can tell by that.
@@ -7,15 +7,19 @@ remember what was notified, each check notifies again, with the same id of the i
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from spark_ext.commands.output import print_text
+import typer
+
+from spark_ext.commands.output import FAILED, print_text
 from spark_ext.errors import refused
 from spark_ext.incidents.dispatch import Dispatcher
 from spark_ext.incidents.loading import listeners_of
+from spark_ext.incidents.registry import ANY, load
 from spark_ext.incidents.types import (
     Incident,
     IncidentChange,
@@ -28,12 +32,13 @@ from spark_ext.incidents.types import (
 from spark_ext.storage import LocalFolder
 
 if TYPE_CHECKING:
-    from spark_ext.incidents.registry import Registry
+    from spark_ext.incidents.registry import ListenerEntry, Registry
     from spark_ext.views.check import Finding, Health
 
 WITHIN: Final = 60.0  # how long listeners may take in all, s
 NOTHING_IS_DONE: Final = "none: found by spark-ext check"
 GONE: Final = "no longer found by a later check"
+JOB: Final = "notify-test"  # the job of a sample incident
 Known = dict[str, dict[str, dict[str, Any]]]  # by state directory and incident id, what was notified
 
 
@@ -149,3 +154,48 @@ def _write(path: Path, known: Known) -> None:
             "name a file in a folder that can be written",
             kept="listeners were notified, and will be notified again",
         ) from None
+
+
+def notify_test(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The jobs' incident file, with listeners.", show_default=False)
+    ],
+) -> None:
+    """Send a sample incident to each listener of an incident file: exit code 0 if all have taken it, 1 if not.
+
+    The incident is opened and resolved, so that it stays open nowhere. Its type and severity are ones that the listener
+    is configured for.
+    """
+    registry = load(str(file))
+    if not registry.listeners:
+        raise refused(f"{file} has no listeners", "notify-test", "add one under 'listeners'", kept="nothing was sent")
+    context = MetricsContext(job=JOB)
+    dispatcher = Dispatcher.of(registry, listeners_of(registry), lambda change: context)
+    assert dispatcher is not None  # there are listeners
+    now = datetime.now(timezone.utc)
+    for entry, outlet in zip(registry.listeners, dispatcher.outlets, strict=True):
+        for change in _sample(entry, registry, now):
+            outlet.put(change)
+    dispatcher.close(WITHIN)
+    for name, figures in dispatcher.figures.items():
+        print_text(f"{name}: {'ok' if figures.delivered == 2 else 'NOT NOTIFIED'}")
+    if any(figures.delivered != 2 for figures in dispatcher.figures.values()):
+        raise typer.Exit(FAILED)
+
+
+def _sample(entry: ListenerEntry, registry: Registry, now: datetime) -> tuple[IncidentChange, IncidentChange]:
+    """An incident that a listener is configured for, opened and resolved."""
+    type_ = next((name for name in entry.types if name != ANY), "failure")
+    incident = Incident(
+        incident_id=uuid.uuid4().hex,
+        type=type_,
+        severity=max(entry.severity, registry.of(type_).severity, key=lambda one: one.rank),
+        operator=f"job '{JOB}'",
+        at=now,
+        what="a test of the notifications by spark-ext notify-test: nothing has happened",
+        action="none",
+        labels={"test": "true"},
+        fingerprint=JOB,
+    )
+    opened = _change(incident, None, IncidentState.OPEN, "", now)
+    return opened, _change(incident, IncidentState.OPEN, IncidentState.RESOLVED, "the test is over", now)

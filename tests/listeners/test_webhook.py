@@ -8,14 +8,15 @@ import json
 import socket
 import threading
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_ext import masking
 from spark_ext.errors import ConfigurationError
-from spark_ext.incidents.types import EventKind, MetricsContext
-from spark_ext.listeners.webhook import WebhookListener, signature
+from spark_ext.incidents.types import EventKind, MetricsContext, Severity
+from spark_ext.listeners.webhook import WebhookFormat, WebhookListener, signature
 from tests.incidents.made import OPEN, RESOLVED, change, event
 from tests.listeners.endpoint import serving
 from tests.sinks.http_2pc.hostile import Play, playing, trickle
@@ -53,6 +54,45 @@ def test_an_event_is_json_under_its_id() -> None:
     assert headers["spark-ext-delivery"] == found["event"]["event_id"] == "COMPLETED-1"
     assert (found["event"]["kind"], found["event"]["at"]) == ("checkpoint", "2026-01-01T00:00:01+00:00")
     assert found["event"]["details"] == {"checkpoint_id": 7} and found["context"]["job"] == "shop"
+
+
+SAMPLE = change(
+    "8c1f02aa", severity=Severity.ERROR, what="rates.py, line 12: <KeyError> & more\nsecond line",
+    action="restart 1 in 100 ms", labels={"type": "USER_CODE", "origin": "user"},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", list(WebhookFormat), ids=lambda form: form.value)
+def test_the_body_of_each_format_is_the_one_on_the_page(form: WebhookFormat) -> None:
+    with serving() as endpoint:
+        listener = WebhookListener(url=endpoint.url, format=form.value)
+        listener.changed(SAMPLE, CONTEXT)
+        listener.close()
+    ((headers, body),) = endpoint.requests
+    page = (Path(__file__).parents[2] / "docs/operations.md").read_text().split("### What a webhook gets")[1]
+    shown = page.split(f"`format: {form.value}`")[1].split("```json\n")[1].split("```")[0]
+    assert json.loads(body) == json.loads(shown)
+    assert headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("form", [WebhookFormat.SLACK, WebhookFormat.TEAMS], ids=lambda form: form.value)
+def test_a_chat_gets_the_end_an_event_and_no_text_without_limit(form: WebhookFormat) -> None:
+    over = change("a", new=RESOLVED, old=OPEN, count=3, what="x" * 100_000, action="y" * 100_000)
+    with serving() as endpoint:
+        listener = WebhookListener(url=endpoint.url, format=form.value)
+        listener.changed(over, CONTEXT)
+        listener.happened(event("COMPLETED", EventKind.CHECKPOINT), CONTEXT)
+        listener.close()
+    (_, end), (_, told) = endpoint.requests
+    assert b"[resolved] shop: late" in end and b"because" in end and len(end) < 28_000
+    assert b"checkpoint COMPLETED" in told
+
+
+def test_a_secret_that_a_chat_would_not_check_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="slack checks no signature: leave 'secret' out"):
+        WebhookListener(url="https://hooks.slack.com/services/x", format="slack", secret="hunter2-hunter2")
+    with pytest.raises(ConfigurationError, match="option 'format'"):
+        WebhookListener(url="https://hooks.slack.com/services/x", format="slak")
 
 
 def test_it_is_signed_and_names_the_user_of_its_address() -> None:
