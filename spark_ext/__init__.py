@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from spark_ext.control.with_control import with_control as with_control
     from spark_ext.jobs.job import Job as Job
     from spark_ext.jobs.result import JobResult as JobResult
+    from spark_ext.rules import expect as expect
     from spark_ext.spark.backend.failures import classify as classify
     from spark_ext.spark.session.catalogue import table_path as table_path
     from spark_ext.spark.session.sessions import read as read
@@ -42,6 +43,7 @@ _PLACES = {
     "classify": "spark_ext.spark.backend.failures:classify",
     "control": "spark_ext.control",
     "errors": "spark_ext.errors",
+    "expect": "spark_ext.rules:expect",
     "failures": "spark_ext.failures",
     "listeners": "spark_ext.listeners",
     "read": "spark_ext.spark.session.sessions:read",
@@ -60,6 +62,7 @@ __all__ = [
     "classify",
     "control",
     "errors",
+    "expect",
     "failures",
     "listeners",
     "read",

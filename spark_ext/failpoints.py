@@ -44,7 +44,7 @@ class FailPoint(str, Enum):
     SINK_BEFORE_COMMIT = "sink.before_commit"
     SINK_COMMITTED = "sink.committed"
 
-    # Bad rows of sources and sinks; kept and decided are those of sinks.
+    # Bad rows of sources and sinks; kept and decided are those of sinks. What was counted by rule is left.
     BAD_ROWS_BEFORE_FILE = "bad_rows.before_file"
     BAD_ROWS_FILE = "bad_rows.file"
     BAD_ROWS_BEFORE_KEPT = "bad_rows.before_kept"
@@ -53,6 +53,7 @@ class FailPoint(str, Enum):
     BAD_ROWS_BEFORE_COMMIT = "bad_rows.before_commit"
     BAD_ROWS_COMMITTED = "bad_rows.committed"
     BAD_ROWS_DELETED = "bad_rows.deleted"
+    RULES_COUNTED = "rules.counted"
 
     # The end of input, of a source beside others too, and the final checkpoint.
     END_OF_INPUT_PLANNED = "end_of_input.planned"

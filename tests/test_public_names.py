@@ -9,8 +9,8 @@ import spark_ext as sx
 
 MODULES = ("control", "errors", "failures", "listeners")
 OBJECTS = (
-    "Control", "Job", "JobResult", "async_map", "classify", "read", "register", "session", "table_path", "with_control",
-    "with_watermark",
+    "Control", "Job", "JobResult", "async_map", "classify", "expect", "read", "register", "session", "table_path",
+    "with_control", "with_watermark",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.epoch import CommitRows, Left, SinkPlace, TaskRows
 from spark_ext.bad_rows.names import default_table
+from spark_ext.bad_rows.rules import NO_FAILURES, Failures, Judge, leave_failures, rules_of, without_rules
 from spark_ext.bad_rows.sift import Numbered
 from spark_ext.control import current, levels
 from spark_ext.control.current import EpochContext
@@ -54,12 +55,14 @@ class Written(WriterCommitMessage):
     rows: int
     prepared: Any
     bad: Left | None = None
+    failures: Failures = NO_FAILURES
 
 
 def write_task(
     sink: TwoPhaseCommitSink, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task, identity: Identity
 ) -> Written:
     """Phase one of one task."""
+    rules, schema = rules_of(schema), without_rules(schema)
     rows, into = 0, None
     if sink.options.on_bad_row == "quarantine":
         into = TaskRows(bad_rows_place(sink.options, identity, task.query_id, task.epoch))
@@ -70,14 +73,16 @@ def write_task(
             rows += batch.num_rows
             yield batch
 
+    judge = Judge(rules, task.partition, sink.bad_row)
     sink.collect_bad_rows(into)
     try:
-        prepared = sink.write(schema, _decodable(counted(), sink, task), task)
+        judged = judge.good(counted()) if rules else counted()
+        prepared = sink.write(schema, _decodable(judged, sink, task), task)
         left = None if into is None else into.finish()
     finally:
         sink.collect_bad_rows(None)
     reach(FailPoint.SINK_WRITTEN)
-    return Written(task.query_id, task.epoch, rows, prepared, left)
+    return Written(task.query_id, task.epoch, rows, prepared, left, judge.failures)
 
 
 def _decodable(batches: Iterator[pa.RecordBatch], sink: TwoPhaseCommitSink, task: Task) -> Iterator[pa.RecordBatch]:
@@ -117,8 +122,9 @@ def bad_rows_place(options: SinkOptions, identity: Identity, query_id: str, epoc
 
 
 # By checkpoint and start of the job: rows that were bad, and all that were given, in the epochs that this process has
-# committed with `quarantine`.
+# committed with `quarantine`; and what was counted by rule in all epochs that it has committed.
 _so_far: dict[tuple[str, int], tuple[int, int]] = {}
+_failures: dict[tuple[str, int], Failures] = {}
 
 
 if hasattr(datasource, "DataSourceStreamArrowWriter"):
@@ -135,7 +141,7 @@ class EpochWriter(ArrowWriter):
     def __init__(self, sink: TwoPhaseCommitSink, schema: StructType) -> None:
         registry.enter(sink.given)
         self._sink = sink
-        self._schema = schema
+        self._given, self._schema, self._rules = schema, without_rules(schema), rules_of(schema)
         self._identity = identity_of(sink.given, f"sink '{sink.options.uid}'")
         if sink.options.on_bad_row == "quarantine" and not self._identity.in_job:
             raise ConfigurationError(
@@ -143,6 +149,13 @@ class EpochWriter(ArrowWriter):
                 operator=f"sink '{sink.options.uid}'",
                 kept="nothing was written",
                 do="run the query in a job, with spark_ext.Job, or write with on_bad_row=fail",
+            )
+        if self._rules and not self._identity.in_job:
+            raise ConfigurationError(
+                f"{self._rules[0].said} needs a job, which counts the rows that fail it",
+                operator=f"sink '{sink.options.uid}'",
+                kept="nothing was written",
+                do="run the query in a job, with spark_ext.Job, or filter the rows in the query",
             )
         tune()
 
@@ -177,7 +190,7 @@ class EpochWriter(ArrowWriter):
             start=mine.start,
         )
         levels.follow()
-        written = write_task(self._sink, self._schema, iterator, task, mine)
+        written = write_task(self._sink, self._given, iterator, task, mine)
         tune()
         return written
 
@@ -213,6 +226,8 @@ class EpochWriter(ArrowWriter):
         bad = [message.bad for message in written if message.bad is not None]
         carries = (self._sink.records_barriers and barrier) or advanced
         empty = not prepared and not bad and not final and not carries
+        failures = sum((message.failures for message in written), NO_FAILURES)
+        self._check_rules(batchId, failures)
         mine = self._identity
         if empty and not mine.in_job:
             return  # nothing is fenced
@@ -234,19 +249,46 @@ class EpochWriter(ArrowWriter):
         if empty:
             tries = attempts(self._sink.options, f"the check of the target of sink '{self._uid}'", reraise=True)
             tries(self._sink.check, epoch)
-            return
+            return self._count(epoch, failures, CommitOutcome.COMMITTED)
         self._sync()  # no target may have an epoch whose rows, offsets or state a power failure takes away
         reach(FailPoint.SINK_BEFORE_COMMIT)
         if self._sink.options.on_bad_row == "quarantine":
-            place = bad_rows_place(self._sink.options, mine, query_id, batchId)
-            self._with_retries(epoch, prepared, CommitRows(place, bad), sum(message.rows for message in written))
+            rows = CommitRows(self._place(epoch), bad)
+            outcome = self._with_retries(epoch, prepared, rows, sum(message.rows for message in written))
         else:
-            self._with_retries(epoch, prepared)
+            outcome = self._with_retries(epoch, prepared)
         reach(FailPoint.SINK_COMMITTED)
+        self._count(epoch, failures, outcome)
         self._sync()  # nor may Spark count as committed what the target loses
         if mine.checkpoint:
             remember(mine.checkpoint, Position(self._uid, mine.lineage, query_id, batchId), mine.start)
         tune()
+
+    def _check_rules(self, epoch: int, failures: Failures) -> None:
+        """Refuse rows that fail rules, or too many of them, before anything is visible."""
+        so_far = _failures.get(self._start, NO_FAILURES) + failures
+        for rule in self._rules:
+            what = rule.exceeded(so_far.failed.get(rule.name, 0), so_far.rows)
+            if what is not None:
+                redacted = getattr(self._sink.options, "redact", False)
+                example = "" if redacted else f"; one of them: {so_far.examples[rule.name]}"
+                raise DataError(
+                    f"{what}{example}",
+                    operator=f"sink '{self._uid}', epoch {epoch}",
+                    kept=NOTHING_VISIBLE,
+                    do="correct the rows in the query, or the rule, and start again: the epoch is judged again",
+                )
+
+    def _count(self, epoch: Epoch, failures: Failures, outcome: CommitOutcome) -> None:
+        """The target has the epoch: what was counted by rule counts."""
+        if outcome is CommitOutcome.COMMITTED:
+            _failures[self._start] = _failures.get(self._start, NO_FAILURES) + failures
+        if failures.failed:
+            leave_failures(self._place(epoch), failures, again=outcome is CommitOutcome.ALREADY_COMMITTED)
+            reach(FailPoint.RULES_COUNTED)
+
+    def _place(self, epoch: Epoch) -> SinkPlace:
+        return bad_rows_place(self._sink.options, self._identity, epoch.query_id, epoch.number)
 
     def _sync(self) -> None:
         if self._identity.syncs:
@@ -278,12 +320,10 @@ class EpochWriter(ArrowWriter):
     def _failing(self, epoch: Epoch, prepared: Sequence[Any]) -> CommitOutcome:
         """One attempt at a commit without bad rows. An earlier start that has committed the epoch may have had some."""
         outcome = self._sink.commit(self._schema, epoch, prepared)
-        mine = self._identity
-        if outcome is CommitOutcome.ALREADY_COMMITTED and self._sink.quarantines and mine.in_job:
+        if outcome is CommitOutcome.ALREADY_COMMITTED and self._sink.quarantines and self._identity.in_job:
             mark = self._sink.kept_bad_rows(epoch)
             if mark is not None:
-                place = bad_rows_place(self._sink.options, mine, epoch.query_id, epoch.number)
-                CommitRows(place, ()).decide(mark, *_so_far.get(self._start, (0, 0)))
+                CommitRows(self._place(epoch), ()).decide(mark, *_so_far.get(self._start, (0, 0)))
         return outcome
 
     @property

@@ -14,6 +14,7 @@ Those of sinks are named by Spark's id of the query, so that they are found unde
 
 Each attempt to commit an epoch writes a file under a mark of its own. The target keeps the mark with the epoch, and so
 says which file counts. `<epoch>-<lineage>-<query>/decided/<mark>.json` repeats that once it is known.
+`<epoch>-<lineage>-<query>/rules.json` has what was counted by rule in the epoch.
 """
 
 from __future__ import annotations
@@ -144,6 +145,11 @@ def marked(mark: int) -> str:
 def decided_name(epoch: EpochName, mark: int) -> str:
     """The name of the file that says that a mark counts, relative to the sink's folder."""
     return f"{epoch}/decided/{marked(mark)}.json"
+
+
+def failures_name(epoch: EpochName) -> str:
+    """The name of the file with what was counted by rule in an epoch, relative to the sink's folder."""
+    return f"{epoch}/rules.json"
 
 
 def decided(names: Iterable[str]) -> dict[str, str]:

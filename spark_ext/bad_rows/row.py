@@ -30,6 +30,7 @@ class BadRow:
     """Where it is, in the operator's own form, as JSON: a file and a byte, a partition and an offset, a key."""
     reason: str  # What is wrong with it. Secrets that the process knows are masked in it.
     raw: str | bytes | None = None  # the first `MOST_RAW` bytes of the row as it was found; None: it cannot be shown
+    rules: tuple[str, ...] = ()  # the rules of `spark_ext.expect` that it fails
 
 
 def passed_over(row: BadRow) -> None:
@@ -43,6 +44,7 @@ COLLECTED: Final = pa.schema(  # the columns of what a task has collected
         pa.field("reason", pa.string()),
         pa.field("raw", pa.string()),
         pa.field("raw_bytes", pa.binary()),
+        pa.field("rules", pa.list_(pa.string())),
     ]
 )
 
@@ -87,6 +89,7 @@ def table_of(channel: str | None, rows: Iterable[BadRow]) -> pa.Table:
             [mask(row.reason)[:MOST_REASON] for row in given],
             [text for text, _ in raws],
             [content for _, content in raws],
+            [list(row.rules) or None for row in given],
         ],
         schema=COLLECTED,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
 
@@ -24,6 +24,7 @@ from spark_ext.bad_rows.names import (
     decided,
     default_table,
     epoch_of_written,
+    failures_name,
     key_of,
     pending_folder,
     sinks_folder,
@@ -48,6 +49,8 @@ class Moved:
     role: Role = "source"
     of: tuple[int, int] | None = None
     """Of a sink: rows that were bad, and rows that it was given, since its committing process began; None: unknown."""
+    failed: Mapping[str, int] = field(default_factory=dict)
+    """Of a sink: rows that fail rules, also those that are not in the table, by rule."""
 
 
 class Settler:
@@ -111,10 +114,13 @@ class Settler:
             ]
             names = sorted(folder.files())
             ripe = self._ripe(names, done)
-            moved += [
-                replace(one, of=_said(folder, ripe[one.epoch]))
-                for one in self._move(uid, folder, {file.epoch: (file,) for file in ripe.values()}, "sink")
-            ]
+            counted = {epoch.number: self._failed(folder, names, epoch) for epoch in done}
+            failed = {number: rules for number, rules in counted.items() if rules}
+            for one in self._move(uid, folder, {file.epoch: (file,) for file in ripe.values()}, "sink"):
+                said = _said(folder, ripe[one.epoch])
+                moved.append(replace(one, of=said, failed=failed.pop(one.epoch, {})))
+            table = default_table(self._state)
+            moved += [Moved(uid, number, 0, table, "sink", failed=rules) for number, rules in sorted(failed.items())]
             _remove(folder, done)
             for name in names:
                 written_in = epoch_of_written(name)
@@ -123,6 +129,11 @@ class Settler:
             for empty in (WRITTEN, ""):
                 folder.prune(empty)
         return moved
+
+    def _failed(self, folder: Folder, names: Iterable[str], epoch: EpochName) -> dict[str, int]:
+        """What was counted by rule in an epoch of this lineage."""
+        name = failures_name(epoch)
+        return dict(json.loads(folder.read(name))["failed"]) if epoch.lineage == self._lineage and name in names else {}
 
     def _ripe(self, names: Iterable[str], done: Iterable[EpochName]) -> dict[int, PendingFile]:
         """The files that count, by epoch. An epoch that is committed without a decision has no bad rows."""

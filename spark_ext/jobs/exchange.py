@@ -16,6 +16,7 @@ from spark_ext.exchange.kinds import checked_options, described_at
 from spark_ext.model.pressure import in_flight
 from spark_ext.options import UID, milliseconds
 from spark_ext.queries.writer_checks import NOTHING_STARTED
+from spark_ext.rules import below_rules
 from spark_ext.spark.backend.kinds import backend_of
 
 if TYPE_CHECKING:
@@ -128,6 +129,13 @@ class Exchange:
         With a key, each row goes to the partition `hash(key) % partitions` by Spark's Murmur3, as bucketed tables do:
         the same in every process and release, nulls included.
         """
+        options = {**self._options, **self._writing}
+        if self.shape.key:
+            options["partition_column"] = PARTITION
+        made = below_rules(df, self._partitioned)
+        return made.writeStream.format("exchange_2pc").options(uid=self.name, **options)
+
+    def _partitioned(self, df: DataFrame) -> DataFrame:
         columns = df.columns
         if PARTITION in map(str.lower, columns):
             raise self._refused(f"the rows have a column '{PARTITION}', which the exchange uses", "rename it")
@@ -151,14 +159,7 @@ class Exchange:
                 "call write before read",
             )
         self._schema = schema
-        options = {**self._options, **self._writing}
-        if self.shape.key:
-            options["partition_column"] = PARTITION
-        return (
-            with_partition(df, self.shape, self._who)
-            .writeStream.format("exchange_2pc")
-            .options(uid=self.name, **options)
-        )
+        return with_partition(df, self.shape, self._who)
 
     def read(self, uid: str, **options: str | int) -> DataFrame:
         """The rows of the exchange, from the first one on; once the producer has finished, to their end.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -125,7 +126,8 @@ def both(first: JobResult, second: JobResult) -> JobResult:
         if old is None:
             return query
         sums = {name: getattr(old, name) + getattr(query, name) for name in ("rows", "epochs", "bad_rows", "late_rows")}
-        return replace(query, finished_before=old.finished_before, **sums)
+        failures = dict(Counter(old.rule_failures) + Counter(query.rule_failures))
+        return replace(query, finished_before=old.finished_before, rule_failures=failures, **sums)
 
     return replace(second, started=first.started, queries=tuple(map(added, second.queries)))
 

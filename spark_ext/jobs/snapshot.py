@@ -75,6 +75,7 @@ def query_result(run: QueryRun, *, paused: bool = False, latencies: tuple[Latenc
         parts_ms=run.figures.parts_ms,
         rows=run.figures.input_rows,
         bad_rows=run.bad_rows.total,
+        rule_failures=dict(run.bad_rows.failures),
         late_rows=run.figures.late_rows,
         state_rows=run.figures.state_rows,
         lag_rows=0 if state is State.FINISHED else lag.rows,

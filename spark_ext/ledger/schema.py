@@ -344,6 +344,7 @@ class BadRowsRow(Row):
     incarnation: int  # The incarnation that wrote the row.
     at: datetime  # When they were moved.
     role: str  # `source` or `sink`.
+    rules: Json = None  # Of a sink: rows that fail rules, by rule, also those that are not in the table; null: none.
 
 
 ROWS: tuple[type[Row], ...] = (  # All tables of the ledger.

@@ -79,6 +79,7 @@ LABELS: Final = {  # all labels, by name
         Label("job", "name of the job"),
         Label("query", "uid of the query; empty: the whole job"),
         Label("source", "uid of the source"),
+        Label("rule", "name of the rule"),
         Label("exchange", "name of the exchange"),
         Label("inbox", "name of the inbox"),
         Label("gateway_state", "what gateways of the inbox do", GATEWAY_STATES),
@@ -159,6 +160,10 @@ INPUT_ROWS: Final = _counter("spark_ext_input_rows_total", "Rows read by committ
 BAD_ROWS: Final = _counter(
     "spark_ext_bad_rows_total", "Rows that do not parse or fit, and were moved into the table of bad rows",
     ("job", "query", "source"), "rows",
+)  # fmt: skip
+RULE_FAILURES: Final = _counter(
+    "spark_ext_rule_failed_rows_total", "Rows that fail a rule of `expect`, whatever has become of them",
+    ("job", "query", "rule"), "rows",
 )  # fmt: skip
 LATE_ROWS: Final = _counter(
     "spark_ext_late_rows_total", "Rows that were dropped because the watermark had passed them, at least",
@@ -362,7 +367,8 @@ DROPPED: Final = _counter(
 
 CATALOGUE: Final = (  # in the order in which they are shown
     INFO, INCARNATION, START_TIME, JOB_STATE, QUERY_INFO, QUERY_STATE,
-    EPOCHS, INPUT_ROWS, BAD_ROWS, LATE_ROWS, EPOCH_DURATION, EPOCH_STAGES, EPOCH_PARTS, LAST_EPOCH, LAST_COMMIT,
+    EPOCHS, INPUT_ROWS, BAD_ROWS, RULE_FAILURES, LATE_ROWS, EPOCH_DURATION, EPOCH_STAGES, EPOCH_PARTS, LAST_EPOCH,
+    LAST_COMMIT,
     LATENCY, LATEST_LATENCY, WATERMARK_DELAY, NEWEST_ROW_AGE, LAG_ROWS,
     EXCHANGE_ROWS, EXCHANGE_BYTES, EXCHANGE_STORED, HELD_BACK,
     INBOX_GATEWAYS, INBOX_ACCEPTED, INBOX_ACKNOWLEDGED, INBOX_REPEATS, INBOX_CONFLICTS, INBOX_OLD, INBOX_REJECTED,

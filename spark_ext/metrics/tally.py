@@ -128,6 +128,8 @@ class Tally:
     def _bad_rows(self, row: BadRowsRow) -> Iterator[Change]:
         if self._new(row.epoch, BadRowsRow, row.query, row.source, row.lineage, row.path):
             yield Change(m.BAD_ROWS, (self._job, row.query, row.source), row.rows)
+            for rule, rows in (row.rules or {}).items():
+                yield Change(m.RULE_FAILURES, (self._job, row.query, rule), rows)
 
     def _state(self, row: ExecutionStateRow) -> Iterator[Change]:
         entered = row.state, row.since

@@ -53,8 +53,9 @@ class BadRowsWatch:
         self._limits_of_sink = _limits(sink) if sink is not None and _quarantines(sink) else None
         # An earlier start may have left some of an operator that fails on them now.
         self._local = local_path(context.state) is not None
+        self._collects = bool(self._limits or self._limits_of_sink or spec.rules)
         self._uids = tuple(source.uid for source in spec.sources) if self._limits or self._local else ()
-        self._sinks = self._limits_of_sink is not None or self._local
+        self._sinks = self._limits_of_sink is not None or bool(spec.rules) or self._local
         self._upto: int | None = None
         self._waits = False  # whether something was waiting at the last lookup, perhaps for an epoch repeated now
         self._again_at = float("-inf")
@@ -64,6 +65,8 @@ class BadRowsWatch:
         self._arrived: list[Moved] = []
         self._tables: dict[str, str] = {}
         self.counts: Counter[str] = Counter()  # bad rows that were moved in this run, by the uid of the source or sink
+        self.failures: Counter[str] = Counter()  # rows that were found to fail rules in this run, by rule
+        self._on_fail = {rule.name: rule.on_fail for rule in spec.rules}
         self._newest = -1
         self._of_sink: tuple[str, tuple[int, int]] | None = None  # uid, and how many of its rows were bad
 
@@ -93,7 +96,7 @@ class BadRowsWatch:
         """
         if self.settled(committed) or not self._outage.due(now) or (now < self._again_at and not last):
             return False
-        if not self._limits and self._limits_of_sink is None and self._upto is not None and not self._waits:
+        if not self._collects and self._upto is not None and not self._waits:
             self._upto = committed
             return False
         try:
@@ -154,12 +157,18 @@ class BadRowsWatch:
 
     def _count(self, moved: Moved) -> None:
         who = f"{moved.role} '{moved.uid}'"
-        if not self.counts[moved.uid]:
+        told = self._context.write_behind.incident
+        if moved.rows and not self.counts[moved.uid]:
             what = f"{who} has bad rows: {moved.rows} in epoch {moved.epoch}"
-            action = f"moved into the table {moved.table}"
-            self._context.write_behind.incident(f"{self._operator}, {who}", "bad_rows", what, action)
-        self.counts[moved.uid] += moved.rows
-        self._tables[moved.uid] = moved.table
+            told(f"{self._operator}, {who}", "bad_rows", what, f"moved into the table {moved.table}")
+        for rule, count in moved.failed.items():
+            if self._on_fail.get(rule) == "drop" and not self.failures[rule]:
+                what = f"{who} has rows that fail rule '{rule}': {count} in epoch {moved.epoch}"
+                told(f"{self._operator}, {who}", "bad_rows", what, "dropped, as the rule says")
+        self.failures.update(moved.failed)
+        if moved.rows:
+            self.counts[moved.uid] += moved.rows
+            self._tables[moved.uid] = moved.table
         if moved.role == "source":
             self._newest = max(self._newest, moved.epoch)
         elif moved.of is not None:
@@ -175,6 +184,7 @@ class BadRowsWatch:
                 incarnation=self._context.incarnation.number,
                 at=datetime.now(timezone.utc),
                 role=moved.role,
+                rules=dict(moved.failed) or None,
             )
         )
 

@@ -20,7 +20,6 @@ from spark_ext.queries import operators
 from spark_ext.sinks.runtime.position import forget, refuse_other_uid, remembered
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.sources.contract import Committed
-from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.storage import local_path
 
@@ -80,8 +79,7 @@ class OperatorHooks:
     def check(spec: QuerySpec) -> None:
         """Refuse rows that a query's sink does not take, before anything is done with it."""
         if spec.sink is not None:
-            schema = backend_of(spec.writer).frame(spec.writer).schema
-            operators.sink(spec.sink.format, spec.sink.options).validate(schema)
+            operators.sink(spec.sink.format, spec.sink.options).validate(spec.schema)
 
     @guarded()
     def check_target(self) -> None:
@@ -93,7 +91,7 @@ class OperatorHooks:
         if sink is not None and spec is not None:
             # A target may still be busy with requests of a driver that has died.
             tries = attempts(sink.options, f"the check of the target of sink '{spec.uid}'", reraise=True)
-            tries(sink.validate, backend_of(self._spec.writer).frame(self._spec.writer).schema)
+            tries(sink.validate, self._spec.schema)
         return sink
 
     @guarded()

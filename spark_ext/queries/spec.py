@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from spark_ext.bad_rows.rules import Rule, rules_of, without_rules
 from spark_ext.errors import ConfigurationError
 from spark_ext.model.configuration import ALL, SETTINGS
 from spark_ext.model.definitions import OperatorDefinition, QueryDefinition, Role
@@ -16,6 +17,7 @@ from spark_ext.queries import operators
 from spark_ext.queries.writer_checks import (
     NOTHING_STARTED,
     check_finalization,
+    check_rules,
     check_session,
     check_source,
     check_target,
@@ -28,6 +30,7 @@ from spark_ext.spark.session.catalogue import resolve
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
 
     from spark_ext.model.offsets import Json
 
@@ -83,6 +86,13 @@ class QuerySpec:
     sink_format: str
     available_now: bool  # whether it ends with what is there when it starts; for Spark's own sources
     built: QueryBuild | None = None  # how it was built, if it was added as a function of the configuration
+    rules: tuple[Rule, ...] = ()  # which its sink carries out
+
+    @property
+    def schema(self) -> StructType:
+        """Of the rows that it writes."""
+        schema = backend_of(self.writer).frame(self.writer).schema
+        return without_rules(schema) if self.rules else schema
 
     @property
     def rebuild(self) -> tuple[str, ...]:
@@ -159,13 +169,16 @@ def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: b
         found = OperatorSpec(leaf.uid, leaf.format, dict(leaf.options))
         (ends if leaf.format == END_OF_INPUT else sources).append(found)
     check_watermarks(backend_of(frame).watermarks(frame), operator)
+    rules = rules_of(frame.schema)
+    check_rules(rules, writer, target.format, operator)
     sink = None
     if operators.is_sink(target.format):
         # Building it checks its options, including the uid, before anything runs.
         sink = OperatorSpec(
             operators.sink(target.format, target.options).options.uid, target.format, dict(target.options)
         )
-    spec = QuerySpec(uid, writer, tuple(sources), tuple(ends), tuple(natives), sink, target.format, available_now)
+    own = tuple(sources), tuple(ends), tuple(natives)
+    spec = QuerySpec(uid, writer, *own, sink, target.format, available_now, rules=rules)
     refuse_repeated(operator, spec.operators)
     check_finalization({one.uid: one.format for one in spec.operators}, natives, operator)
     return spec
@@ -190,7 +203,8 @@ def _with_path(writer: DataStreamWriter, operator: str) -> DataStreamWriter:
             do="use one of them",
         )
     frame = backend_of(writer).frame(writer)
-    path = resolve(frame.sparkSession, name, f"{operator}, sink '{target.options.get('uid')}'", frame.schema)
+    schema = without_rules(frame.schema)
+    path = resolve(frame.sparkSession, name, f"{operator}, sink '{target.options.get('uid')}'", schema)
     backend_of(writer).remove_option(writer, option)
     return writer.option("path", path)
 
@@ -219,7 +233,7 @@ def definition_of(spec: QuerySpec) -> QueryDefinition:
     found += [_operator(end, Role.END) for end in spec.ends]
     found += [_operator(spec.sink, Role.SINK)] if spec.sink is not None else []
     frame = backend_of(spec.writer).frame(spec.writer)
-    columns = tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)
+    columns = tuple((field.name, field.dataType.simpleString()) for field in spec.schema.fields)
     state = backend_of(frame).stateful_operators(frame)
     return QueryDefinition(tuple(found), spec.natives, spec.sink_format, columns, state)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from spark_ext.bad_rows.rules import COLUMN as RULES
 from spark_ext.control.with_control import STAMP
 from spark_ext.errors import ConfigurationError
 from spark_ext.model.end_of_input import FORMAT as END_OF_INPUT
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from spark_ext.bad_rows.rules import Rule
     from spark_ext.sources.contract import ChannelSource
     from spark_ext.spark.backend.contract import PlanSource, Watermark, WriterTarget
 
@@ -205,6 +207,36 @@ def check_watermarks(found: tuple[Watermark, ...], operator: str) -> None:
             f"use spark_ext.with_watermark(df, '{watermark.column}', delay) in place of df.withWatermark, once for "
             "each source",
         )
+
+
+def check_rules(rules: Sequence[Rule], writer: DataStreamWriter, form: str, operator: str) -> None:
+    """Refuse rules that other operations follow, and rules that the sink cannot carry out."""
+    frame = backend_of(writer).frame(writer)
+    made = backend_of(frame).makes(frame, RULES)
+    if made is not None and not (rules and made):
+        _refuse(
+            "other operations follow the rules of spark_ext.expect, which judge the rows that are written",
+            operator,
+            "call spark_ext.expect last, just before writeStream; to judge the rows before an aggregation or a join, "
+            "let a query of its own write them, with rules, into an exchange or a table, and read that",
+        )
+    for rule in rules:
+        if not operators.is_sink(form):
+            _refuse(
+                f"{rule.said} is for sinks of this library, and '{form}' is one of Spark's own",
+                operator,
+                "write to such a sink, or filter the rows in the query",
+            )
+        sink = operators.sink(form, backend_of(writer).target(writer).options)
+        if rule.on_fail == "quarantine" and sink.options.on_bad_row != "quarantine":
+            named = f"the sink '{sink.options.uid}' ({form})"
+            _refuse(
+                f"{rule.said} puts rows aside, and {named} "
+                + ("has on_bad_row=fail" if sink.quarantines else "cannot put rows aside"),
+                operator,
+                ("set the sink's option on_bad_row=quarantine, or " if sink.quarantines else "")
+                + "give the rule another on_fail",
+            )
 
 
 def check_finalization(found: Mapping[str, str], natives: Sequence[str], operator: str) -> None:

@@ -105,6 +105,7 @@ class QueryStatus(Answer):
     epochs: int
     rows: int
     bad_rows: int = Field(description="Rows that did not parse or fit, and are in the table of bad rows.")
+    rule_failures: dict[str, int] = Field(description="Rows that fail each rule of `expect`.")
     late_rows: int = Field(description="At least how many rows were dropped because the watermark had passed them.")
     lag_rows: int | None = Field(description="Rows still to be read; null if unknown.")
     lag_at: datetime | None = Field(description="Time of that figure.")

@@ -84,11 +84,12 @@ def _read(of: JobSnapshot | QuerySnapshot) -> str:
 
 
 def _left_out(query: QuerySnapshot) -> tuple[str, ...]:
-    """What was read and is in no output, in words."""
+    """What was read and is in no output, and what fails rules, in words."""
     bad = (f"{count(query.bad_rows, 'bad row')} put aside",) if query.bad_rows else ()
+    rules = (f"{count(rows, 'row')} failed rule '{rule}'" for rule, rows in query.rule_failures.items())
     late = (f"at least {count(query.late_rows, 'late row')} dropped",) if query.late_rows else ()
     left = (f"{count(query.state_rows, 'row')} left in its state",) if query.finished and query.state_rows else ()
-    return (*bad, *late, *left)
+    return (*bad, *rules, *late, *left)
 
 
 @dataclass(frozen=True)

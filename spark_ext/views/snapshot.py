@@ -7,7 +7,7 @@ no files.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -155,6 +155,9 @@ class QuerySnapshot:
     bad_rows: int = 0
     """Rows that did not parse or fit and were moved into the table of bad rows, in the same runs as `epochs`. Read from
     a ledger: those that a restore has taken back are among them."""
+    rule_failures: Mapping[str, int] = field(default_factory=dict)
+    """By rule, rows that were found to fail it (see `spark_ext.expect`), in the same runs as `epochs`; only rules that
+    any row fails."""
     late_rows: int = 0
     """At least how many rows were dropped because the watermark had passed them, in the same runs as `epochs`. Spark
     counts them behind partial aggregations, where late rows of one group may be one."""

@@ -6,7 +6,7 @@ print(status.state, status.query("daily").rows)
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -84,6 +84,7 @@ def _query_json(query: QuerySnapshot) -> dict[str, Any]:
         "epochs": query.epochs,
         "rows": query.rows,
         "bad_rows": query.bad_rows,
+        "rule_failures": dict(query.rule_failures),
         "late_rows": query.late_rows,
         "lag_rows": query.lag_rows,
         "lag_at": _iso(query.lag_at),
@@ -185,9 +186,10 @@ def _queries(facts: Facts) -> tuple[QuerySnapshot, ...]:
         }
     )
     ended = {(row["query"], row["source"]) for row in flags if row["kind"] == "source"}
-    bad = Counter[str]()
-    for row in facts.bad_rows:
-        bad[row["query"]] += row["rows"] if resets.counts(row) else 0
+    bad, failures = Counter[str](), defaultdict[str, Counter[str]](Counter)
+    for row in filter(resets.counts, facts.bad_rows):
+        bad[row["query"]] += row["rows"]
+        failures[row["query"]].update(row["rules"] or {})
     sources: dict[str, list[SourceSnapshot]] = {}
     for (query, source), number in sorted(channels.items()):
         one = SourceSnapshot(
@@ -212,6 +214,7 @@ def _queries(facts: Facts) -> tuple[QuerySnapshot, ...]:
                 committed_at=_moment(own.at) if own.epochs else None,
                 rows=own.rows,
                 bad_rows=bad[uid],
+                rule_failures=dict(failures[uid]),
                 late_rows=own.late,
                 state_rows=None,
                 lag_rows=lag.rows,

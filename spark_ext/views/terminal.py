@@ -132,6 +132,11 @@ def show_status(status: JobStatus, console: Console) -> None:
         Column("rows", lambda query: f"{query.rows:,}"),
         Column("bad rows", lambda query: f"{query.bad_rows:,}", used=any(query.bad_rows for query in queries)),
         Column(
+            "failed rules",
+            lambda query: "\n".join(f"{rule}: {rows:,}" for rule, rows in query.rule_failures.items()),
+            used=any(query.rule_failures for query in queries),
+        ),
+        Column(
             "late rows, at least", lambda query: f"{query.late_rows:,}", used=any(query.late_rows for query in queries)
         ),
         Column("lag", lambda query: lag_of(query, status.at), used=any(one.lag_rows is not None for one in queries)),

@@ -93,7 +93,8 @@ def test_each_row_has_all_that_is_known_of_it(world: World) -> None:
     assert row.pop("at").tzinfo is not None
     assert row == {
         "job": "j", "query": "q", "uid": "s", "channel": "c", "position": '{"n": 0}', "reason": "a multiple of 3",
-        "raw": "0", "raw_bytes": None, "epoch": 0, "lineage": 1, "job_id": "id", "replaced_in": None, "role": "source",
+        "raw": "0", "raw_bytes": None, "rules": None, "epoch": 0, "lineage": 1, "job_id": "id", "replaced_in": None,
+        "role": "source",
     }  # fmt: skip
 
 

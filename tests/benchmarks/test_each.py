@@ -103,6 +103,7 @@ EACH: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "recovery": (named("recovery", "kill", "failure"), {"FILES": 200, "FAILURES": 1, "EPOCHS_BEFORE": 1}),
     "restore_cost": (named("restore", "time", "savepoint", "bytes"), {"ROWS": 1_000}),
+    "rules": (("rules",), {"FILES": 1, "ROWS": 100}),
     "sessions": (("session_connect",), {"EPOCHS": 4, "WARM": 2, "MATRIX": Path("none")}),
     "short_lived": (named("short_lived", "start", "whole"), {"PREPARE": False, "MONTHS": 1}),
     "sustained": (

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 ALONE = (
     "index", "end-of-input", "linked-queries", "savepoints", "files", "delta_snapshot", "datagen", "exchange",
     "http_ingest", "delta_2pc", "files_2pc", "exchange_2pc", "control", "control_source", "metrics", "observer",
-    "bad-rows", "hourly", "batch",
+    "bad-rows", "hourly", "batch", "rules",
 )  # fmt: skip
 """Pages all of whose blocks run one after the other, from an empty folder."""
 GALLERY = tuple(sorted(path.stem for path in pages.GALLERY.glob("*.py") if path.stem not in pages.GALLERY_OF_SERVERS))

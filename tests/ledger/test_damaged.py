@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from spark_ext.errors import StateError
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.columns import arrow_schema, columns, from_json_many, to_arrow
-from spark_ext.ledger.schema import ROWS, DefinitionRow, EpochRow, IncidentRow, JobRow, LatencyRow, Row
+from spark_ext.ledger.schema import ROWS, BadRowsRow, DefinitionRow, EpochRow, IncidentRow, JobRow, LatencyRow, Row
 from spark_ext.model.lifecycle import State
 from spark_ext.views.status import open_ledger, read_status, status_of
 from tests.ledger import rows as made
@@ -25,6 +25,7 @@ TORN = '{"uid": "s", "at'
 READ = {  # `status` shows something of these
     *((JobRow, "cut"), (DefinitionRow, "definition"), (EpochRow, "offsets"), (EpochRow, "parts_ms")),
     *((LatencyRow, "way"), (LatencyRow, "hops"), (IncidentRow, "labels"), (IncidentRow, "evidence")),
+    (BadRowsRow, "rules"),
 }
 ROWS_OF: dict[str, Row] = {row.table: row for row in made.of_each_table()}
 

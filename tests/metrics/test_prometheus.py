@@ -29,7 +29,7 @@ from tests.views.test_timeline import at
 ROWS = (
     state("RUNNING", 1), epoch(0, at=at(50)), replace(epoch(1, at=at(90)), late_rows=4), flag(1),
     incident("a", 80, type="NETWORK", origin="user"), epoch(2, at=at(95)), checkpoint(1), bad_rows(1, 7),
-    bad_rows(1, 7), bad_rows(2, 5),
+    bad_rows(1, 7), replace(bad_rows(2, 5), rules={"positive": 3}), replace(bad_rows(3, 0), rules={"positive": 1}),
 )  # fmt: skip
 OPEN = "application/openmetrics-text; version=1.0.0"
 
@@ -67,6 +67,7 @@ def test_its_own_parser_reads_what_was_counted(accept: str) -> None:
         ("input_rows_total", {}, 30),
         ("late_rows_total", {}, 4),
         ("bad_rows_total", {"source": "q-in"}, 12),  # a row may come twice
+        ("rule_failed_rows_total", {"rule": "positive"}, 4),
         ("epoch_duration_seconds_count", {}, 3),
         ("epoch_duration_seconds_bucket", {"le": "0.01"}, 3),
         ("epoch_stage_seconds_total", {"stage": "execution"}, 0.009),

@@ -67,6 +67,20 @@ def dirty(lab: JobHarness) -> Job:
     return lab.job(reader.load())
 
 
+def judged(lab: JobHarness) -> Job:
+    """A query over 6,000 rows in epochs of 1,000, with a rule of each kind; each start has other readers."""
+    starts = len(lab.events("start"))
+    operators.record(lab.log, "start")
+    given = {"counts": "3000,3000", "max_rows_per_epoch": 1000, "readers": 2 + starts % 3}
+    rows = lab.source("in", **given).select("channel", "n")
+    rows = sx.expect(rows, "odd", "n % 5 <> 0", on_fail="quarantine")
+    rows = sx.expect(rows, "small", "n % 3 <> 0", on_fail="drop")
+    rows = sx.expect(rows, "seen", "n % 7 <> 0", on_fail="count")
+    made = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+    writer = rows.writeStream.format("delta_2pc").options(uid="out", path=str(lab.folder / "out"))
+    return made.add("q", writer.option("on_bad_row", "quarantine"))
+
+
 def followed(lab: JobHarness) -> Job:
     """A query over the changes of the table `table`, in epochs of 40 rows; each start has other readers."""
     starts = len(lab.events("start"))
@@ -99,7 +113,7 @@ def rebuilding(lab: JobHarness) -> Job:
 
 
 JOBS: Final[dict[str, Callable[[JobHarness], Job]]] = {
-    "beside": beside, "dirty": dirty, "followed": followed, "mixed": mixed, "rebuilding": rebuilding,
+    "beside": beside, "dirty": dirty, "followed": followed, "judged": judged, "mixed": mixed, "rebuilding": rebuilding,
     "recovered": recovered,
 }  # fmt: skip
 

@@ -28,7 +28,6 @@ from spark_ext.queries.launcher import BoundaryRestart, RestartPhase
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.spec import definition_of
 from spark_ext.queries.worker import Outcome, Worker
-from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.epoch_files import unrecorded_settings
 from spark_ext.spark.logs.spark_log import SparkLog
 
@@ -393,8 +392,7 @@ def prepared(run: QueryRun, after: QuerySpec | None, context: JobContext) -> Cal
     before = run.spec
     if after is None:
         return None
-    schemas = [backend_of(spec.writer).frame(spec.writer).schema for spec in (before, after)]
-    claims = before.sink != after.sink or schemas[0] != schemas[1]
+    claims = before.sink != after.sink or before.schema != after.schema
     opens = claims or before.sources != after.sources
     hooks = OperatorHooks(after, context, run.lineage, run.checkpoint, run.finished_sources)
     ended = run.position.ended_sources

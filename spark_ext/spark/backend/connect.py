@@ -78,6 +78,12 @@ class _Connect:
     def stateful_operators(self, df: DataFrame) -> tuple[str, ...]:
         return tuple(_described(one) for one in _relations(_plan(df)) if _keeps_state(one))
 
+    def makes(self, df: DataFrame, column: str) -> bool | None:
+        root = _plan(df)
+        if root.WhichOneof("rel_type") == "project" and list(root.project.expressions[-1].alias.name) == [column]:
+            return True
+        return False if column.encode() in root.SerializeToString() else None
+
     def target(self, writer: DataStreamWriter) -> WriterTarget:
         given = _message(writer)
         options = {name.lower(): value for name, value in given.options.items()}

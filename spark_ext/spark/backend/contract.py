@@ -149,6 +149,12 @@ class Backend(Protocol):
         installed Spark lacks a name that this needs; a warning says so.
         """
 
+    def makes(self, df: DataFrame, column: str) -> bool | None:
+        """Whether the last operation of a DataFrame is the one that adds a column, its last; None: no operation does.
+
+        The column's name is one that stands for nothing else.
+        """
+
     def target(self, writer: DataStreamWriter) -> WriterTarget:
         """What has been set on a writer."""
 

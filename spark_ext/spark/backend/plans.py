@@ -35,6 +35,21 @@ def watermarks(df: DataFrame) -> tuple[Watermark, ...]:
     return tuple(found)
 
 
+def makes(df: DataFrame, column: str) -> bool | None:
+    """See `Backend.makes`."""
+    left = [_analyzed(df)]
+    if left[0].nodeName() == "Project":
+        last = left[0].projectList().last()
+        if _kind(last) == "Alias" and last.name() == column:
+            return True
+    while left:
+        node = left.pop()
+        if node.nodeName() == "Project" and node.schema().getFieldIndex(column).isDefined():
+            return False
+        left.extend(_children(node))
+    return None
+
+
 def _leaves_below(watermark: Any) -> Iterator[PlanSource]:
     left = _children(watermark)
     while left:

@@ -68,7 +68,9 @@ JVM: Final[Names] = {
     "plans": {
         f"{_SQL}.classic.Dataset": "queryExecution writeStream",
         f"{_SQL}.execution.QueryExecution": "analyzed",
-        f"{_LOGICAL}.LogicalPlan": "children collectLeaves expressions isStreaming nodeName output",
+        f"{_LOGICAL}.LogicalPlan": "children collectLeaves expressions isStreaming nodeName output schema",
+        f"{_LOGICAL}.Project": "projectList",
+        f"{_EXPRESSIONS}.Alias": "name",
         f"{_CATALYST}.streaming.StreamingRelationV2": "extraOptions sourceName",
         f"{_STREAMING}.runtime.StreamingRelation": "sourceName",
     },

@@ -55,7 +55,7 @@ class Facts:
     checkpoints: Rows = ()
     finished: Rows = ()  # without sequence and position
     exchanges: Rows = ()
-    bad_rows: Rows = ()  # how many were moved into their table: query, rows and lineage
+    bad_rows: Rows = ()  # how many were moved into their table, or fail rules: query, rows, rules and lineage
     incidents: Rows = ()
     changes: Rows = ()
     epochs: Epochs = field(default_factory=Epochs)
@@ -251,7 +251,7 @@ _READ: Final[dict[str, tuple[str, ...] | None]] = {
     FinishedRow.table: ("kind", "query", "source", "channel", "epoch", "lineage", "drained", "at", "incarnation"),
     ExchangeRow.table: ("exchange", "event", "query", "lineage"),
     IncidentRow.table: None,
-    BadRowsRow.table: ("query", "rows", "lineage"),
+    BadRowsRow.table: ("query", "rows", "rules", "lineage"),
 }
 
 
