@@ -153,7 +153,7 @@ Pairs = Annotated[Mapping[str, str], BeforeValidator(json_object)]
 def unknown(
     kind: str, name: str, known: Iterable[str], foreign: Mapping[str, str], operator: str
 ) -> tuple[str, str, str]:
-    """What is refused of an unknown option or setting, by whom, and what to do: for `refused`."""
+    """The arguments of `refused` for an unknown option or setting."""
     names = sorted(known)
     instead = foreign.get(name.lower())
     if instead is not None and instead not in names:

@@ -180,7 +180,7 @@ class Files(ChannelSource):
         return _channel(entry)
 
     def _fault(self, entry: Entry) -> str | None:
-        """Why a file cannot be read as a whole, as far as that is known without its rows."""
+        """Why a file cannot be read as a whole, if that is known without reading its rows."""
         file = self._file(entry.name, entry.size, entry.modified)
         if not file.size:
             return None
