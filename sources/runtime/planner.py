@@ -77,7 +77,7 @@ class Planner:
         self._holds = False
         self._draining = False  # a drain is in force, and the source has not ended yet
         self._rests = False  # because of a pause or a full exchange
-        self.rows: int | None = 0  # that the epoch has at most which was planned last; None: unknown
+        self.rows: int | None = None  # of the epoch that was planned last, at most; None: unknown
         self._planned_from: SourceOffset | None = None
         # A run until now leaves what is paused to a later one; the job says then that it has not read everything.
         self._waits_for_pauses = registration is None or not registration.until_now
