@@ -170,6 +170,36 @@ def _comments(row: type[Row]) -> dict[str, str]:
     return found
 
 
+PROGRAM: Final = re.compile(r"<!-- (examples/\S+): begin \(generated\) -->")
+LANGUAGES: Final = {".py": "python", ".yaml": "yaml", ".cron": "text", ".service": "ini", ".timer": "ini"}
+
+
+def program(path: str) -> str:
+    """A file of `examples` as a block of code; of a program, what defines its job."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    if path.startswith("examples/gallery/"):
+        text = job_of(text)
+    return f"```{LANGUAGES[Path(path).suffix]}\n{text.strip()}\n```"
+
+
+def job_of(text: str) -> str:
+    """A program without its docstring, what follows its function `job`, and the imports that are then without use."""
+    nodes = ast.parse(text).body
+    (end,) = [at for at, node in enumerate(nodes) if isinstance(node, ast.FunctionDef) and node.name == "job"]
+    kept = nodes[1 : end + 1]
+    used = {"annotations"} | {node.id for part in kept for node in ast.walk(part) if isinstance(node, ast.Name)}
+    without = {
+        line
+        for node in kept
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        and used.isdisjoint((one.asname or one.name).partition(".")[0] for one in node.names)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    lines = enumerate(text.splitlines()[: kept[-1].end_lineno], start=1)
+    shown = "\n".join(line for at, line in lines if at >= kept[0].lineno and at not in without)
+    return re.sub(r"\n{3,}(?=import|from)", "\n\n", shown)
+
+
 PARTS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "metrics": ("docs/metrics.md", metrics),
     "commands": ("docs/cli.md", control_commands),
@@ -179,17 +209,29 @@ PARTS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
 """The generated part of pages, by name."""
 
 
-def renewed(name: str) -> str:
-    """A page with its generated part up to date."""
-    path, made = PARTS[name]
+def renewed(text: str, name: str, made: str) -> str:
+    """A page with a generated part up to date."""
     begin, end = f"<!-- {name}: begin (generated) -->", f"<!-- {name}: end -->"
-    head, rest = (ROOT / path).read_text(encoding="utf-8").split(begin)
-    return f"{head}{begin}\n\n{made()}\n\n{end}{rest.split(end)[1]}"
+    head, rest = text.split(begin)
+    return f"{head}{begin}\n\n{made}\n\n{end}{rest.split(end)[1]}"
+
+
+def with_programs(page: Path) -> str:
+    """A page with the programs that it shows up to date."""
+    text = page.read_text(encoding="utf-8")
+    for path in PROGRAM.findall(text):
+        text = renewed(text, path, program(path))
+    return text
 
 
 def files() -> dict[str, str]:
     """The files with generated parts, as they should be."""
-    return {**{path: renewed(name) for name, (path, _) in PARTS.items()}, "conf/job.yaml": shipped_settings()}
+    found = {"conf/job.yaml": shipped_settings()}
+    for name, (path, made) in PARTS.items():
+        found[path] = renewed((ROOT / path).read_text(encoding="utf-8"), name, made())
+    for page in sorted((ROOT / "docs" / "how-to").glob("*.md")):
+        found[page.relative_to(ROOT).as_posix()] = with_programs(page)
+    return found
 
 
 if __name__ == "__main__":

@@ -12,7 +12,12 @@ from spark_ext.steering.sent import ControlNotDone
 from tests.support import pages
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(pages.HOW_TO.glob("*.md")),
+]
 ERRORS = pages.read("errors")
 
 

@@ -77,6 +77,7 @@ def test_the_page_shows_each_program_and_no_other() -> None:
     [
         ("kafka_to_postgres", SystemExit, "set KAFKA and POSTGRES_DSN"),
         ("object_store", AssertionError, "set BUCKET"),
+        ("postgres_to_delta", SystemExit, "set POSTGRES_DSN"),
         ("redeliver_github", SystemExit, "set GITHUB_TOKEN"),
     ],
 )

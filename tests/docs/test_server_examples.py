@@ -133,6 +133,22 @@ def test_a_table_and_then_its_topic_as_printed(ran: Callable[..., Ran], kafka_of
     assert sorted((row["partition"], row["offset"], row["body"]) for row in found) == expected
 
 
+def test_postgres_to_delta_reads_what_has_changed(ran: Callable[..., Ran], postgres: PostgresServer) -> None:
+    database = postgres.database()
+    database.run(
+        "CREATE TABLE customers (id int PRIMARY KEY, name text, updated_at timestamptz DEFAULT clock_timestamp())",
+        "INSERT INTO customers VALUES (1, 'Ann'), (2, 'Bob'), (3, 'Eve')",
+    )
+    code = (pages.GALLERY / "postgres_to_delta.py").read_text(encoding="utf-8")
+    first = ran("postgres_to_delta", code, POSTGRES_DSN=database.dsn).well()
+    database.run("UPDATE customers SET name = upper(name), updated_at = clock_timestamp() WHERE id > 1")
+    again = ran("postgres_to_delta-again", code, given=first.folder, POSTGRES_DSN=database.dsn).well()
+    assert [first.said + again.said] == [f"{printed}\n" for printed in pages.printed_of("postgres_to_delta")]
+    table = DeltaTable(again.folder / "out" / "gallery" / "postgres_to_delta" / "customers").to_pyarrow_table()
+    assert dict(zip(table["id"].to_pylist(), table["name"].to_pylist(), strict=True)) == {1: "Ann", 2: "BOB", 3: "EVE"}
+    postgres.drop(database)
+
+
 def test_kafka_to_postgres_keeps_the_newest(
     ran: Callable[..., Ran], kafka_of_process: Broker, postgres: PostgresServer
 ) -> None:

@@ -14,7 +14,9 @@ from tests.support.waiting import until
 
 DOCS = Path(__file__).parents[2] / "docs"
 GALLERY = DOCS.parent / "examples" / "gallery"
-GALLERY_OF_SERVERS = ("kafka_to_postgres", "object_store", "redeliver_github")  # its programs that need a server
+HOW_TO = DOCS / "how-to"
+# Programs of the gallery that need a server:
+GALLERY_OF_SERVERS = ("kafka_to_postgres", "object_store", "postgres_to_delta", "redeliver_github")
 
 
 def read(name: str) -> str:
@@ -27,6 +29,18 @@ def python_blocks(name: str) -> list[str]:
 
 def python_of(text: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def printed(name: str) -> list[str]:
+    """What a page says that its program prints: its blocks of text."""
+    return re.findall(r"^```text\n(.*?)^```", read(name), re.DOTALL | re.MULTILINE)
+
+
+def printed_of(program: str) -> list[str]:
+    """What the how-to pages that show a program of the gallery say that it prints."""
+    shown = f"<!-- examples/gallery/{program}.py: begin"
+    names = [f"how-to/{path.stem}" for path in sorted(HOW_TO.glob("*.md"))]
+    return [block.strip() for name in names if shown in read(name) for block in printed(name)]
 
 
 def run(folder: Path, code: str, **env: str) -> str:
