@@ -73,7 +73,7 @@ JOBS: Final = (
     "tests/jobs/test_linked_queries.py",
     "tests/chaos/test_chaos.py::test_a_kill_at_some_named_steps_changes_no_row",
     "tests/chaos/test_chaos.py::test_random_kills_change_no_row",
-    "tests/docs/test_examples.py::test_the_readmes_first_job_runs_and_runs_again_to_nothing",
+    "tests/docs/test_examples.py::test_the_first_job_runs_and_runs_again_to_nothing",
 )
 """What depends on the version of Spark: the first job, end of input, upserts, exchanges, control, savepoints, kills."""
 

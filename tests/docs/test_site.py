@@ -1,10 +1,16 @@
-"""The site of the documentation: it is complete, builds without a warning, and loads nothing from elsewhere."""
+"""The site of the documentation: it is complete, builds without a warning, and loads nothing from elsewhere.
+
+Its search, in a browser, finds the page for the words that a user types.
+"""
 
 import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -13,6 +19,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from tests.support import browser
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -57,6 +65,78 @@ def test_each_public_name_is_in_the_reference(module: str) -> None:
 @pytest.mark.parametrize("name", ["spark_ext.sources.contract", "spark_ext.sinks.contract", "spark_ext.errors"])
 def test_each_public_module_is_in_the_reference(name: str) -> None:
     assert name in SHOWN
+
+
+SEARCHES = {
+    "csv": "how-to/copy-csv-files",
+    "skip header": "how-to/copy-csv-files",
+    "incremental load": "how-to/copy-csv-files",
+    "delimiter": "how-to/copy-csv-files",
+    "scd1": "how-to/postgres-to-delta",
+    "postgres to delta": "how-to/postgres-to-delta",
+    "upsert": "how-to/postgres-to-delta",
+    "merge": "how-to/from-plain-spark",
+    "kafka to postgres": "how-to/kafka-to-postgres",
+    "avro schema registry": "kafka_range",
+    "webhook": "how-to/webhook-to-table",
+    "stripe": "push",
+    "github webhook": "how-to/webhook-to-table",
+    "custom source": "how-to/custom-source",
+    "rest api source": "how-to/custom-source",
+    "backfill": "how-to/backfill-then-live",
+    "bootstrap history": "how-to/backfill-then-live",
+    "last window missing": "how-to/windows-to-the-end",
+    "late data": "how-to/windows-to-the-end",
+    "watermark": "end-of-input",
+    "cron": "how-to/schedule",
+    "airflow": "how-to/schedule",
+    "systemd timer": "how-to/schedule",
+    "run every hour": "hourly",
+    "slack": "how-to/alerts",
+    "mail alert": "how-to/alerts",
+    "teams notification": "how-to/alerts",
+    "pause": "how-to/change-a-running-job",
+    "drain": "how-to/change-a-running-job",
+    "rate limit": "control",
+    "schema change": "how-to/change-a-job",
+    "add a column": "how-to/change-a-job",
+    "rename query": "how-to/change-a-job",
+    "savepoint": "how-to/savepoint-and-restore",
+    "rollback": "how-to/savepoint-and-restore",
+    "unit test": "how-to/test-a-job",
+    "pytest": "how-to/test-a-job",
+    "foreachBatch": "how-to/from-plain-spark",
+    "availableNow": "how-to/from-plain-spark",
+    "exactly once": "exactly-once",
+    "deduplicate": "how-to/kafka-to-postgres",
+    "dead letter": "how-to/dead-letter",
+    "quarantine": "how-to/dead-letter",
+    "exit codes": "cli",
+    "s3": "object-stores",
+    "kubernetes": "kubernetes",
+    "databricks": "databricks",
+    "flink": "beside-others",
+    "prometheus": "metrics",
+    "docker": "kubernetes",
+}
+"""Words that a user types, and a page that has to be among the first three results."""
+
+SEARCH = """
+async searches => {
+  const worker = new Worker(JSON.parse(document.getElementById("__config").textContent).search);
+  const asked = message => new Promise(resolve => {
+    worker.onmessage = event => resolve(event.data);
+    worker.postMessage(message);
+  });
+  const index = await (await fetch("search/search_index.json")).json();
+  await asked({type: 0, data: {...index, options: {suggest: true}}});
+  const found = {};
+  for (const words of searches)
+    found[words] = (await asked({type: 2, data: words})).data.items.map(([page]) => page.location);
+  return found;
+}
+"""
+"""Asks the theme's own search, in its worker: the address of each page that is found, the best first."""
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +196,20 @@ def test_no_page_loads_anything_from_elsewhere(site: Path, hooks: ModuleType) ->
     assert not found
     styles = "\n".join(path.read_text(encoding="utf-8") for path in site.rglob("*.css"))
     assert not re.findall(r"url\([\"']?(?:https?:)?//[^)]*\)", styles)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.mark.skipif(bool(browser.missing()), reason=browser.missing())
+def test_the_search_finds_the_page(site: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with browser.browser() as chromium:
+            page = chromium.new_page()
+            page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
+            found = page.evaluate(SEARCH, list(SEARCHES))
+        server.shutdown()
+    first = {words: [address.partition(".html")[0] for address in found[words][:3]] for words in SEARCHES}
+    assert {words: first[words] for words, wanted in SEARCHES.items() if wanted not in first[words]} == {}
