@@ -19,6 +19,7 @@ PAGES = [
     *sorted(pages.HOW_TO.glob("*.md")),
 ]
 ERRORS = pages.read("errors")
+REFUSED = pages.section("conformance", "Refused input and outages")
 
 
 def links(page: Path) -> set[Path]:
@@ -41,8 +42,8 @@ def test_each_page_is_reached_from_the_readme() -> None:
     assert {page.resolve() for page in PAGES} <= {page.resolve() for page in seen}
 
 
-def test_the_page_of_errors_names_tests_that_exist() -> None:
-    named = set(re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", ERRORS))
+def test_the_tests_of_errors_exist() -> None:
+    named = set(re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", REFUSED))
     assert len(named) >= 30
     for path, test in named:
         tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
@@ -58,5 +59,5 @@ def test_the_errors_page_has_every_kind_and_every_bad_input_test() -> None:
     for connector in ("http", "kafka", "postgres"):
         path = ROOT / "tests" / "jobs" / f"test_bad_input_{connector}.py"
         tests = {item.name for item in ast.parse(path.read_text()).body if isinstance(item, ast.FunctionDef)}
-        listed = set(re.findall(rf"`tests/jobs/{path.name}::(\w+)`", ERRORS))
+        listed = set(re.findall(rf"`tests/jobs/{path.name}::(\w+)`", REFUSED))
         assert {name for name in tests if name.startswith("test_")} == listed

@@ -18,7 +18,8 @@ from tests.support import pages
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 DELTA = pages.read("delta_2pc")
-MECHANISM, TRIED = pages.read("exactly-once").split("## Kill tests")
+MECHANISM = pages.read("exactly-once")
+TRIED = pages.section("conformance", "Kill tests")
 SINKS = [found.name() for found in formats.load() if issubclass(found, TwoPhaseCommitSink)]
 
 
