@@ -10,7 +10,7 @@ with DAG("orders", schedule="@hourly", start_date=datetime(2026, 1, 1), catchup=
         task_id="load",
         bash_command=".venv/bin/spark-ext run job.py --until now --short-lived --no-progress",
         cwd="/srv/orders",
-        skip_on_exit_code=9,  # another run is under way
+        skip_on_exit_code=[3, 9],  # somebody has stopped the job; another run is under way
         retries=2,  # each continues where the failed attempt was
         retry_delay=timedelta(minutes=5),
     )
