@@ -24,6 +24,10 @@ ALONE = (
 )  # fmt: skip
 """Pages all of whose blocks run one after the other, from an empty folder."""
 GALLERY = tuple(sorted(path.stem for path in pages.GALLERY.glob("*.py") if path.stem not in pages.GALLERY_OF_SERVERS))
+HOW_TO = tuple(
+    path.stem for path in sorted(pages.HOW_TO.glob("*.md")) if "(generated)" not in path.read_text(encoding="utf-8")
+)
+"""How-to pages that show no program of the gallery: their blocks run like those of `ALONE`."""
 README = pages.python_of((ROOT / "README.md").read_text(encoding="utf-8"))
 AGAIN = "-- again --"
 
@@ -39,6 +43,7 @@ def ran(runner: Runner) -> Callable[[str], Ran]:
     """Runs an example when a test first asks for it, from an empty folder."""
     examples = {name: "\n".join(pages.python_blocks(name)) for name in ALONE}
     examples |= {name: (pages.GALLERY / f"{name}.py").read_text(encoding="utf-8") for name in GALLERY}
+    examples |= {name: "\n".join(pages.python_blocks(f"how-to/{name}")) for name in HOW_TO}
     examples["hybrid"] = pages.python_blocks("hybrid")[0]  # its second needs two servers
     return cache(lambda name: runner.run(name, examples[name]))
 
@@ -142,6 +147,22 @@ def test_several_outputs_agree(ran: Callable[[str], Ran]) -> None:
 def test_own_source_is_read_once(ran: Callable[[str], Ran]) -> None:
     found = rows(ran("own_source").well(), "own_source/table")
     assert {row["text"] for row in found} == {"buy tea", "call the bank", "fix the bicycle"}
+
+
+@pytest.mark.parametrize("name", [name for name in HOW_TO if name != "test-a-job"])
+def test_the_programs_of_how_to_pages_print_what_the_page_says(ran: Callable[[str], Ran], name: str) -> None:
+    (printed,) = pages.printed(f"how-to/{name}")
+    assert printed in ran(name).well().said
+
+
+def test_the_test_of_a_job_passes(runner: Runner, tmp_path: Path) -> None:
+    (tmp_path / "test_orders.py").write_text(pages.python_blocks("how-to/test-a-job")[0], encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    code = (
+        "import pytest\nassert pytest.main(['-q', '-p', 'no:cacheprovider', '-c', 'pytest.ini', 'test_orders.py']) == 0"
+    )
+    (printed,) = pages.printed("how-to/test-a-job")
+    assert printed.strip() in runner.run("test-a-job", code, given=tmp_path).well().said
 
 
 def test_write_a_source_runs_as_printed(runner: Runner, tmp_path: Path) -> None:

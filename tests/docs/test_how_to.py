@@ -1,6 +1,6 @@
-"""The how-to pages: their programs run and print what the pages say, and the files that they show are accepted.
+"""The how-to pages: what they show of programs is a job, and the files for schedulers and alerts do what they are for.
 
-Programs of the gallery are run by `tests/docs/test_examples.py` and `tests/docs/test_server_examples.py`.
+Their programs are run by `tests/docs/test_examples.py` and `tests/docs/test_server_examples.py`.
 """
 
 import ast
@@ -26,23 +26,15 @@ from spark_ext.listeners.smtp import SmtpListener
 from spark_ext.script import load_function
 from tests.incidents.made import change
 from tests.support import pages
-from tests.support.pages import Runner
 from tools import pages as generated
 
 EXAMPLES = pages.DOCS.parent / "examples"
 NAMES = sorted(path.stem for path in pages.HOW_TO.glob("*.md"))
 SHOWN = {name: generated.PROGRAM.findall(pages.read(f"how-to/{name}")) for name in NAMES}
 OF_GALLERY = [name for name in NAMES if any(path.startswith("examples/gallery/") for path in SHOWN[name])]
-OWN = [name for name in NAMES if not SHOWN[name]]  # pages all of whose blocks run one after the other
 SCHEDULERS = EXAMPLES / "schedulers"
 COMMAND = "run job.py --until now --short-lived --no-progress"
 WELL = (0, 3, 9)  # exit codes of which cron tells nobody
-
-
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    with Runner(tmp_path_factory.mktemp("how-to")) as runner:
-        yield runner
 
 
 def test_the_pages_are_weighted_in_the_search() -> None:
@@ -55,25 +47,6 @@ def test_the_pages_are_weighted_in_the_search() -> None:
 def test_the_part_of_a_program_is_a_file_for_the_command_run(name: str, tmp_path: Path) -> None:
     (tmp_path / f"{name}_job.py").write_text(pages.python_blocks(f"how-to/{name}")[0], encoding="utf-8")
     assert callable(load_function(tmp_path / f"{name}_job.py", "job"))
-
-
-@pytest.mark.slow(10, "starts a JVM for all of them")
-@pytest.mark.parametrize("name", [name for name in OWN if name != "test-a-job"])
-def test_the_programs_run_and_print_what_the_page_says(runner: Runner, name: str) -> None:
-    said = runner.run(name, "\n".join(pages.python_blocks(f"how-to/{name}"))).well().said
-    (printed,) = pages.printed(f"how-to/{name}")
-    assert printed in said
-
-
-@pytest.mark.slow(10, "starts a JVM for all of them")
-def test_the_test_of_a_job_passes(runner: Runner, tmp_path: Path) -> None:
-    (tmp_path / "test_orders.py").write_text(pages.python_blocks("how-to/test-a-job")[0], encoding="utf-8")
-    arguments = (
-        "['-q', '-p', 'no:cacheprovider', '--confcutdir=.', '--rootdir=.', '-c', 'pytest.ini', 'test_orders.py']"
-    )
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    code = f"import pytest\nassert pytest.main({arguments}) == 0"
-    assert pages.printed("how-to/test-a-job")[0].strip() in runner.run("test-a-job", code, given=tmp_path).well().said
 
 
 def test_the_kit_tries_the_custom_source_as_printed(tmp_path: Path) -> None:
