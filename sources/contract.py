@@ -205,6 +205,9 @@ class ChannelSource(Connector):
     not, and makes no further epochs for it. After `finalization_timeout` that is an incident; it is asked on.
     """
 
+    names_changes: ClassVar[bool] = False
+    """Whether a channel that has finished has changed if `discover` gives it other data: an incident then names it."""
+
     only_in_jobs: ClassVar[str] = ""
     """Why a batch read (`spark.read`) is refused, such as that planning leaves something behind; "": it is possible."""
 

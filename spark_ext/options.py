@@ -153,7 +153,7 @@ Pairs = Annotated[Mapping[str, str], BeforeValidator(json_object)]
 def unknown(
     kind: str, name: str, known: Iterable[str], foreign: Mapping[str, str], operator: str
 ) -> tuple[str, str, str]:
-    """The arguments of `refused` for an unknown option or setting."""
+    """The refusal of an unknown option or setting: the arguments of `refused`."""
     names = sorted(known)
     instead = foreign.get(name.lower())
     if instead is not None and instead not in names:

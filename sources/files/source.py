@@ -53,6 +53,7 @@ class Files(ChannelSource):
     its files when they were discovered; a file that has changed since is refused (`changed_files`).
     """
 
+    names_changes = True
     options_type = FilesOptions
     options: FilesOptions
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ from spark_ext.sources.runtime.stages import Stages, Targets
 from spark_ext.sources.runtime.view import LedgerView as LedgerView
 from spark_ext.sources.runtime.view import NoLedger as NoLedger
 from spark_ext.spark.session.hold_notes import HoldNote
-from spark_ext.spark.session.registry import PARALLELISM, Registration, folder
+from spark_ext.spark.session.registry import PARALLELISM, Registration, folder, note_changed
 
 HOLD_S: Final = 0.05  # between two looks whether an AvailableNow run that holds for a restart may go on, s
 MOST_ASKED: Final = 1_000  # channels whose lag is asked for: a bound of an epoch's cost
@@ -71,6 +71,7 @@ class Planner:
         self._throttle = Throttle(registration.writes if registration else ())
         self._hold: Hold | None = None  # for what it waited when it was asked last
         self._hold_note = _hold_note(source, registration, clock)
+        self._changes = _changes(source, registration)
         self._directives = DirectiveBook(source, registration, view)
         self._pace = Pace(registration.target_ms if registration else 0, clock)
         self._rates = Rates(source, clock)
@@ -266,6 +267,9 @@ class Planner:
         self._stages.restore(start.stage)
         self._source.resume(known, frozenset(finished))
         self._seen = finished | start.running.keys()
+        if self._changes is not None:
+            self._changes.read(self._view.finished_data(start.confirmed))
+            self._changes.read({finish.channel: finish.data for finish in start.finished})
         self._opened = True
         # The stage of the run was unknown until the offset was seen.
         self._discover(begins=start.stage)
@@ -278,6 +282,8 @@ class Planner:
         """Queue new channels; where a stage begins, an AvailableNow run takes what is available at that moment."""
         self._discovered_at = self._clock()
         channels = list(self._source.discover())
+        if self._changes is not None:
+            self._changes.compare(channels)
         # A channel that appeared after an AvailableNow run had begun waits for the next run.
         closed = self._available_now and not self._source.bounded and not self._draining
         if closed and begins is not None:
@@ -371,6 +377,8 @@ class Planner:
             budget.spend(allowed, step)
             if step.finished:
                 sequence += 1
+                if self._changes is not None:
+                    self._changes.read({channel.id: state.data})
                 running.pop(channel.id, None)
                 finished.append(Finished(sequence, channel.id, step.end, state.data, state.begin, state.new))
             else:
@@ -449,6 +457,34 @@ def _hold_note(source: ChannelSource, registration: Registration | None, clock: 
     if registration is None or not registration.writes or place is None:
         return None
     return HoldNote(place, source.options.uid, registration.start, clock)
+
+
+def _changes(source: ChannelSource, registration: Registration | None) -> Changes | None:
+    place = folder()
+    if registration is None or not source.names_changes or place is None:
+        return None
+    return Changes(lambda changed: note_changed(place, source.options.uid, registration.start, changed))
+
+
+class Changes:
+    """Channels that have changed since they were read, by their data."""
+
+    def __init__(self, tell: Callable[[Sequence[str]], None]) -> None:
+        self._read: dict[str, Json] = {}
+        self._told = 0
+        self._tell = tell
+
+    def read(self, channels: Mapping[str, Json]) -> None:
+        """Channels have finished, with these data."""
+        self._read.update((name, data) for name, data in channels.items() if data is not None)
+
+    def compare(self, discovered: Iterable[Channel]) -> None:
+        """Tell which of them have changed, if there are more of these than before."""
+        pairs = ((one.id, one.data, self._read.get(one.id)) for one in discovered)
+        changed = [name for name, now, then in pairs if None not in (now, then) and now != then]
+        if len(changed) > self._told:
+            self._told = len(changed)
+            self._tell(changed)
 
 
 class Throttle:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from spark_ext.model.barriers import NO_BARRIER, Checkpoints
 from spark_ext.model.control import Event
+from spark_ext.model.offsets import Json
 from spark_ext.spark.session.registry import Registration
 
 
@@ -18,6 +19,9 @@ class LedgerView(Protocol):
 
     def finished_channels(self, upto: int) -> Iterable[str]:
         """Ids of the channels whose finish has a sequence of at most `upto`."""
+
+    def finished_data(self, upto: int) -> Mapping[str, Json]:
+        """What the source knew of those channels, by their ids."""
 
     def events(self, after: int) -> Sequence[Event]:
         """The accepted control events above a sequence, in their order; looked up at most every 100 ms or so."""
@@ -39,6 +43,10 @@ class NoLedger:
     def finished_channels(self, upto: int) -> Iterable[str]:
         """None are known."""
         return ()
+
+    def finished_data(self, upto: int) -> Mapping[str, Json]:
+        """None are known."""
+        return {}
 
     def events(self, after: int) -> Sequence[Event]:
         """None are accepted."""
@@ -74,6 +82,10 @@ class PlannerView:
     def finished_channels(self, upto: int) -> Iterable[str]:
         """Ids of the channels whose finish has a sequence of at most `upto`."""
         return self._view.finished_channels(upto).keys()
+
+    def finished_data(self, upto: int) -> Mapping[str, Json]:
+        """What the source knew of those channels, by their ids."""
+        return self._view.finished_data(upto)
 
     def barriers(self) -> tuple[Checkpoints, int]:
         """See `SourceView.checkpoints`."""

@@ -133,6 +133,7 @@ class FinishedRow(Row):
     position: Json  # The channel's last position, in its source's own form; null for other kinds.
     drained: bool  # Whether it ended on request, before the end of its input.
     at: datetime  # When the flag was written.
+    data: Json = None  # What the source knew of the channel, such as a file's size; null for other kinds.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,8 +76,18 @@ class SourceView:
 
     def finished_channels(self, upto: int) -> dict[str, tuple[int, Any]]:
         """The channels that have finished, with the sequence of the finish and the position where they ended."""
+        flags = self._flags_upto(upto)
+        pairs = zip(flags["sequence"].to_pylist(), _values(flags, "position"), strict=True)
+        return dict(zip(flags["channel"].to_pylist(), pairs, strict=True))
+
+    def finished_data(self, upto: int) -> dict[str, Any]:
+        """The channels that have finished, with what their source knew of them."""
+        flags = self._flags_upto(upto)
+        return dict(zip(flags["channel"].to_pylist(), _values(flags, "data"), strict=True))
+
+    def _flags_upto(self, upto: int) -> pa.Table:
         if upto <= 0:
-            return {}
+            return arrow_schema(FinishedRow).empty_table()
         if self._confirmed < upto:
             self._finished.look_now()
         if self.confirmed() < upto:
@@ -89,13 +99,7 @@ class SourceView:
                 do=f"restore the table from a backup, or discard the query's history with {RESET}",
             )
         flags = pa.concat_tables(self._flags)
-        flags = flags.filter(pc.less_equal(flags["sequence"], light_arrow.int64(upto)))
-        pairs = zip(
-            flags["sequence"].to_pylist(),
-            from_json_many(flags["position"].to_pylist(), FinishedRow, "position"),
-            strict=True,
-        )
-        return dict(zip(flags["channel"].to_pylist(), pairs, strict=True))
+        return flags.filter(pc.less_equal(flags["sequence"], light_arrow.int64(upto)))
 
     def look_for_events(self) -> None:
         """Let the next call of `events` look at the table, however short ago the last look was."""
@@ -154,7 +158,7 @@ class SourceView:
     def _read_flags(self) -> None:
         """Read the flags above the confirmed ones; those below are all known."""
         found = self._finished.read(
-            ["channel", "sequence", "position"],
+            ["channel", "sequence", "position", "data"],
             [
                 ("source", "=", self._source),
                 ("kind", "=", "channel"),
@@ -175,6 +179,10 @@ class SourceView:
         if self._names is None:
             self._names = lineages(self._jobs.rows([("event", "=", "renamed")])).names(self._query, self._lineage)
         return [("query", "in", list(self._names))]
+
+
+def _values(flags: pa.Table, column: str) -> list[Any]:
+    return from_json_many(flags[column].to_pylist(), FinishedRow, column)
 
 
 class _Watched(Generic[R]):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from spark_ext.queries.bad_rows import BadRowsWatch
+from spark_ext.queries.bad_rows import BadRowsWatch, ChangedInput
 from spark_ext.queries.catching_up import CatchingUp
 from spark_ext.queries.describe_failure import QueryFailures
 from spark_ext.queries.history import EpochHistory, Figures
@@ -84,6 +84,7 @@ def query_run(
         failures=QueryFailures(spec.uid, operator, context),
         catching_up=catching_up,
         launcher=launcher,
+        changed_input=ChangedInput(spec, context),
         bad_rows=BadRowsWatch(spec, context, lineage, history=history, worker=worker, clock=clock),
         finished_sources=finished,
         source_ends=SourceEnds(operator, context, observer, finished, clock),

@@ -1,4 +1,4 @@
-"""The bad rows of a query's sources and sink while it runs: when they come into their table; if they are too many."""
+"""What is wrong with a query's rows while it runs: bad rows, on their way and if too many; input that changed later."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from spark_ext.errors import DataError, SparkExtError
 from spark_ext.ledger.schema import BadRowsRow
 from spark_ext.queries.observer import LIST_EVERY
 from spark_ext.queries.restarts import UNREADABLE, Outage, as_error
+from spark_ext.spark.session.registry import noted_changed
 from spark_ext.storage import local_path
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from spark_ext.queries.spec import OperatorSpec, QuerySpec
     from spark_ext.queries.worker import Worker
 
+_NOTES_EVERY: Final = 1.0  # between two looks at what planners note of changed input, s
 _FIELDS: Final = ("uid", "on_bad_row", "bad_rows_path", "max_bad_share", "max_bad_rows")
 
 
@@ -211,6 +213,33 @@ class BadRowsWatch:
             do=f"look at the column 'reason' of that table; {do}, or raise the limit, and start the job again: it "
             "continues behind these rows",
         )
+
+
+class ChangedInput:
+    """Reads the notes of a query's sources."""
+
+    def __init__(self, spec: QuerySpec, context: JobContext) -> None:
+        self._uids = [source.uid for source in spec.sources]
+        self._operator, self._context = context.operator(spec.uid), context
+        self._known: Counter[str] = Counter()
+        self._at = float("-inf")
+
+    def poll(self, now: float, *, last: bool) -> None:
+        """Look whether there is more; the last time when the query has ended. The time is in s, and never goes back."""
+        if not last and now - self._at < _NOTES_EVERY:
+            return
+        self._at = float("inf") if last else now
+        for uid in self._uids:
+            count, names = noted_changed(self._context.registry, uid, self._context.incarnation.start)
+            if count > self._known[uid]:
+                self._known[uid] = count
+                more = f" and {count - len(names)} more" if count > len(names) else ""
+                self._context.write_behind.incident(
+                    f"{self._operator}, source '{uid}'",
+                    "changed_input",
+                    f"source '{uid}' has read {count} channels that have changed since: {', '.join(names)}{more}",
+                    "their rows stay as they were read; what is new in them is not read",
+                )
 
 
 def _given(operator: OperatorSpec) -> Mapping[str, Any]:

@@ -79,6 +79,7 @@ def _flag(
         channel=finish.channel if finish else "",
         sequence=finish.sequence if finish else 0,
         position=finish.at if finish else None,
+        data=finish.data if finish else None,
         drained=drained,
         at=at,
         **row,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from spark_ext.ledger.schema import FinishedRow
     from spark_ext.model.checkpoint_metadata import QueryMetadata
     from spark_ext.model.offsets import LoggedOffsets
-    from spark_ext.queries.bad_rows import BadRowsWatch
+    from spark_ext.queries.bad_rows import BadRowsWatch, ChangedInput
     from spark_ext.queries.catching_up import CatchingUp
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.describe_failure import Diagnosis, QueryFailures
@@ -66,6 +66,7 @@ class QueryRun:
         failures: QueryFailures,
         catching_up: CatchingUp,
         launcher: Launcher,
+        changed_input: ChangedInput,
         bad_rows: BadRowsWatch,
         finished_sources: FinishedSources,
         source_ends: SourceEnds,
@@ -83,6 +84,7 @@ class QueryRun:
         self.figures = observer.history.figures  # what is counted of it in this run
         self.had_finished = False  # whether it had finished before this incarnation: nothing was started
         self._context = context
+        self._changed_input = changed_input
         self._life = life
         self.observer = observer
         self._source_ends = source_ends
@@ -265,6 +267,7 @@ class QueryRun:
     def tick(self, now: float) -> None:
         """Take in what commands have brought, poll the facts, and decide what they call for. Does not block."""
         self.deliver()
+        self._changed_input.poll(now, last=self.state.ended)
         if self.state.ended:
             self._poll_figures()
         elif not self._life.starting:

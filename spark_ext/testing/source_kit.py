@@ -84,6 +84,10 @@ class LaggingLedger:
         """Ids of the channels that finished up to a sequence."""
         return self._flags[:upto]
 
+    def finished_data(self, upto: int) -> Mapping[str, Json]:
+        """Nothing: no run is told of input that has changed."""
+        return {}
+
     def events(self, after: int) -> Sequence[Event]:
         """No events: none are accepted in a run."""
         return ()

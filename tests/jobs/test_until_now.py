@@ -14,6 +14,7 @@ import spark_ext as sx
 from spark_ext.errors import ConfigurationError, JobRunningError
 from spark_ext.jobs.job import Job
 from spark_ext.jobs.result import JobResult
+from spark_ext.ledger.schema import IncidentRow
 from spark_ext.model.lifecycle import State
 from tests.support.jobs import JobHarness, expected
 from tests.support.refusals import refused
@@ -45,6 +46,33 @@ class Hourly:
     def committed(self) -> list[int]:
         """Up to where the source has been told that its rows are safe, each time."""
         return [event["positions"]["0"] for event in self.lab.events("committed")]
+
+
+@pytest.mark.slow(15, "three runs")
+def test_files_that_have_changed_since_they_were_read_are_named_and_counted(lab: JobHarness) -> None:
+    """In each later run, by what the ledger knows of them; neither their rows nor their number of rows change."""
+    place = lab.folder / "files"
+    place.mkdir()
+    for name in "abc":
+        (place / f"{name}.csv").write_text(f"{name},1,2024-01-01\n")
+    pq.write_table(pa.table({"channel": ["d"], "n": [1], "ts": [datetime(2024, 1, 1)]}), place / "d.parquet")
+    files = lab.spark.readStream.format("files").schema("channel string, n bigint, ts timestamp")
+    files = files.options(uid="files", path=str(place), watch="true")
+
+    def run() -> list[str]:
+        known = len(lab.ledger.table(IncidentRow).rows())
+        lab.job(files.load()).run(until="now", progress=False)
+        assert lab.numbers() == [(name, 1) for name in "abcd"]
+        return [row.what for row in lab.ledger.table(IncidentRow).rows()[known:] if row.type == "changed_input"]
+
+    assert run() == []
+    with (place / "a.csv").open("a") as file:
+        file.write("a,2,2024-01-01\n")
+    (place / "b.csv").write_text("b,7,2024-01-01\n")
+    pq.write_table(pa.table({"channel": ["d"], "n": [2], "ts": [datetime(2024, 1, 1)]}), place / "d.parquet")
+    (place / "c.csv").unlink()
+    words = "source 'files' has read 3 channels that have changed since: a.csv, b.csv, d.parquet"
+    assert run() == [words] == run()
 
 
 @pytest.mark.core

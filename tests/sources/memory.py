@@ -89,6 +89,9 @@ class FakeLedger:
     def confirmed(self) -> int:
         return len(self.flags)
 
+    def finished_data(self, upto: int) -> Mapping[str, Json]:
+        return {}
+
     def finished_channels(self, upto: int) -> Iterable[str]:
         assert upto <= len(self.flags), "an offset honours a flag that the ledger does not have"
         return self.flags[:upto]

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from spark_ext.errors import ConfigurationError, EnvironmentProblem, FencedError
 from spark_ext.spark.backend.kinds import backend_of
@@ -165,13 +165,15 @@ def is_published(mine: Registration | Identity, uid: str) -> bool:
     return there is not None and (there.job_id, there.start) == (mine.job_id, mine.start)
 
 
-Note: TypeAlias = Literal["lag", "hold", "now", "claim", "end"]
+_NAMED: Final = 5  # channels that are named; the others are counted
+
+Note: TypeAlias = Literal["lag", "hold", "now", "claim", "end", "changed"]
 
 
 def note(uid: str, what: Note) -> str:
     """Name of a file beside a registration.
 
-    The lag, what holds it back, this run's end, a planner's wish for a claim, the input's end.
+    The lag, what holds it back, this run's end, a planner's wish for a claim, the input's end, input that has changed.
     """
     return f"{uid}.{what}"
 
@@ -205,6 +207,23 @@ def noted_exhausted(uid: str, place: Path, start: int) -> dict[str, Any] | None:
     """Where a source had nothing more to read in a start; None: it has not noted it."""
     found = read_note(place, uid, "end")
     return found.get("at") if found is not None and found.get("start") == start else None
+
+
+def note_changed(place: Path, uid: str, start: int, channels: Sequence[str]) -> None:
+    """Note the channels of a source that have changed since they were read, in a start of the job."""
+    with suppress(OSError):  # it is noted again when channels are next discovered
+        if (place / f"{uid}.json").exists():
+            found = {"start": start, "count": len(channels), "channels": list(channels[:_NAMED])}
+            write_private(place / note(uid, "changed"), found)
+
+
+def noted_changed(place: Path, uid: str, start: int) -> tuple[int, list[str]]:
+    """How many channels of a source have changed since they were read, and the first of them by name."""
+    found = read_note(place, uid, "changed")
+    if found is not None and found.get("start") == start:
+        with suppress(KeyError, TypeError, ValueError):
+            return int(found["count"]), [str(name) for name in found["channels"]]
+    return 0, []
 
 
 def _require_mine(found: os.stat_result, place: Path) -> None:

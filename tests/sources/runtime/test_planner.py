@@ -11,7 +11,7 @@ from hypothesis import given
 
 from spark_ext.model.offsets import Running, SourceOffset
 from spark_ext.sources.contract import Channel
-from spark_ext.sources.runtime.planner import NoLedger, Planner
+from spark_ext.sources.runtime.planner import Changes, NoLedger, Planner
 from spark_ext.spark.session.registry import PARALLELISM
 from tests.sources.memory import FakeLedger, Log, Memory, Store, all_rows, memory, registration, rows_of, run_to_end
 
@@ -329,3 +329,15 @@ def test_a_pause_is_the_end_of_a_run_until_now_and_of_no_other(target: str, unti
         ledger.accept("resume", target)
         run_to_end(log, planner)
         assert log.offsets[-1].ended and planner.rationed_s == 0
+
+
+def test_what_has_changed_since_it_was_read_is_told_when_there_is_more() -> None:
+    told: list[list[str]] = []
+    changes = Changes(lambda names: told.append(list(names)))
+    changes.read({"a": [1, 1], "b": [2, 2], "c": None})
+    changes.compare([Channel("a", 0, [1, 1]), Channel("b"), Channel("c", 0, [3, 3]), Channel("new", 0, [4, 4])])
+    assert told == []
+    changes.compare([Channel("a", 0, [1, 2])])
+    changes.compare([Channel("a", 0, [1, 3])])
+    changes.compare([Channel("a", 0, [1, 3]), Channel("b", 0, [0, 2])])
+    assert told == [["a"], ["a", "b"]]
