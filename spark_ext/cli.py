@@ -218,6 +218,30 @@ def run(
 
 
 @app.command()
+def plan(
+    file: File,
+    function: Function = "job",
+    master: Master = None,
+    until: UntilOption = None,
+    storage: SessionStorage = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a start of the job would refuse, change and read, without starting it. Nothing is written.
+
+    The exit code is 0 if there is nothing to object, 1 if the start would be refused, 9 if that is only because another
+    run of the job is in progress, and 2 if the file is refused.
+    """
+    found = _job(file, function, master, storage).plan(until=None if until is None else until.value)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print_text(str(found))
+    if found.refusals:
+        running = all(isinstance(one, JobRunningError) for one in found.refusals)
+        raise typer.Exit(RUNNING if running else FAILED)
+
+
+@app.command()
 def savepoint(
     file: File,
     path: Annotated[str, typer.Argument(help="The savepoint's folder: a path or URI, empty or missing.")],

@@ -168,3 +168,17 @@ def defined_job(script: Path, function: str) -> Job:
     """What `run` does with a file, without its session."""
     script.write_text(SCRIPT.partition("@F.udf")[0] + SCRIPT.partition("None\n")[2])
     return make_job(load_function(script, function), cast("SparkSession", None), script.name)
+
+
+@pytest.mark.slow(20, "two processes with a session each")
+def test_a_plan_says_by_its_exit_code_whether_a_start_would_be_refused(script: Path, tmp_path: Path) -> None:
+    done = spark_ext("plan", script, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert plan["accepted"] and [query["action"] for query in plan["queries"]] == ["begins"]
+    assert not (tmp_path / "state").exists() and not (tmp_path / "out").exists()
+    (tmp_path / "state" / "queries" / "q" / "checkpoint" / "commits").mkdir(parents=True)
+    (tmp_path / "state" / "queries" / "q" / "checkpoint" / "commits" / "0").touch()
+    done = spark_ext("plan", script, cwd=tmp_path)
+    assert done.returncode == 1 and "would be refused: 1 objection" in done.stdout, done.stderr
+    assert "there are Spark checkpoints of earlier runs, but no ledger" in done.stdout

@@ -120,6 +120,11 @@ class Planner:
         # What later stages hold is not known before they begin.
         return total if self._stages.last else None
 
+    def survey(self, at: SourceOffset) -> tuple[int, int | None]:
+        """How many channels have not begun behind an offset, and how many rows are to be read; plans nothing."""
+        self._open(at)
+        return len(self._pending), self.lag(at)
+
     def prepare_available_now(self) -> None:
         """From now on, plan only what is available now."""
         self._available_now = True

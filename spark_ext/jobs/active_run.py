@@ -14,7 +14,8 @@ from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.jobs.result import JobResult, job_result
 from spark_ext.jobs.run_options import RunOptions, both, stop_on_interrupt
 from spark_ext.jobs.snapshot import job_snapshot, live_job, unstarted_snapshot
-from spark_ext.jobs.starting.start import StartOptions, start_job
+from spark_ext.jobs.starting.plan import JobPlan, StartOptions, plan_job
+from spark_ext.jobs.starting.start import start_job
 from spark_ext.ledger import Ledger
 from spark_ext.metrics.exporters import measured
 from spark_ext.model.lifecycle import State
@@ -75,13 +76,7 @@ class ActiveRun:
                 raise self._wrong(
                     "the job has been started already", "", "it continues to run", "make a new Job to run it again"
                 )
-            if not self.composition.uids:
-                raise ConfigurationError(
-                    "the job has no query",
-                    operator=f"job '{self._job}'",
-                    kept=NOTHING_STARTED,
-                    do="add one with job.add(uid, df.writeStream...)",
-                )
+            self._refuse_empty()
             self._metrics = measured(self._job, self._settings)
             self._started = datetime.now(timezone.utc)
             self._announced.clear()
@@ -100,17 +95,33 @@ class ActiveRun:
             for server in self._servers:
                 server.end_with(self.coordinator().done)
 
-    def _start(self, how: RunOptions) -> None:
-        options = StartOptions(
+    def _refuse_empty(self) -> None:
+        if not self.composition.uids:
+            raise ConfigurationError(
+                "the job has no query",
+                operator=f"job '{self._job}'",
+                kept=NOTHING_STARTED,
+                do="add one with job.add(uid, df.writeStream...)",
+            )
+
+    def plan(self, how: RunOptions) -> JobPlan:
+        """See `Job.plan`."""
+        self._refuse_empty()
+        return plan_job(self._spark, self._ledger, self.composition, self._settings, self._options(how))
+
+    def _options(self, how: RunOptions) -> StartOptions:
+        return StartOptions(
             takeover=self._takeover, until_now=how.until is not None, drain=how.drain, other_hosts=how.other_hosts
         )
+
+    def _start(self, how: RunOptions) -> None:
         start_job(
             self._spark,
             self._job,
             self._ledger,
             self.composition,
             self._settings,
-            options,
+            self._options(how),
             metrics=self._metrics,
             announce=self._announce,
             stopping=self._stopping.is_set,

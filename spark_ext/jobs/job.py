@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from spark_ext.jobs.exchange import Exchange
     from spark_ext.jobs.inbox import Inbox, InboxServing
     from spark_ext.jobs.lookup import Lookup
+    from spark_ext.jobs.starting.plan import JobPlan
     from spark_ext.jobs.widget import JobWidget
     from spark_ext.model.dag import JobGraph
     from spark_ext.server.server import Tls
@@ -355,6 +356,24 @@ class Job:
         how = RunOptions.of(self.name, until, emit, if_running, wait_timeout)
         recover = partial(restore_after, self.name, self.settings, self._ledger, lambda: self.runs, self.restore)
         return self._active.to_end(how, recover, progress=progress)
+
+    def plan(self, *, until: Until | None = None) -> JobPlan:
+        """Find out what a start would refuse, change and read, without doing any of it: nothing is written.
+
+        The job may run meanwhile; then that is one of the refusals. What only the claim of a target finds, such as
+        epochs in it that the state does not know, is left to the start.
+
+        Args:
+            until: as for `run`.
+
+        Returns:
+            The plan; `accepted` says whether there is nothing to object. `print` shows it, `to_json` has plain values.
+
+        Raises:
+            SparkExtError: the ledger cannot be read.
+        """
+        how = RunOptions.of(self.name, until)
+        return self._active.plan(how)
 
     def start(
         self, *, until: Until | None = None, if_running: IfRunning | None = None, wait_timeout: float | None = None

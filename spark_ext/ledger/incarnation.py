@@ -14,7 +14,9 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
@@ -69,19 +71,16 @@ def start_incarnation(
         kind: see `Incarnation.kind`; a directory is that of a job or of an Observer, and stays so.
     """
     who = f"job '{job}', state {ledger.uri}"
-
-    def check(past: Sequence[JobRow]) -> None:
-        _refuse_other_job(past, job, ledger.uri)
-        _refuse_other_kind(past, kind, who)
-        _refuse_damage(ledger, past, who)
-        _refuse_older_tables(ledger, past, job)
-        if not for_restore:
-            _refuse_half_restored(past, who)
-        if not takeover:
-            _refuse_running(past, job, who, ledger.uri, application_id)
-            if other_hosts:
-                _refuse_beating(past, job, who, ledger)
-
+    check = partial(
+        refuse_start,
+        ledger,
+        job,
+        takeover=takeover,
+        application_id=application_id,
+        for_restore=for_restore,
+        kind=kind,
+        other_hosts=other_hosts,
+    )
     with _starting:
         incarnation = _take_number(ledger, job, kind, check, who, now, jvm_pid=jvm_pid, application_id=application_id)
         _running.add((ledger.uri, incarnation.number))
@@ -93,6 +92,44 @@ def start_incarnation(
         forget(ledger.uri, incarnation.number)
         raise
     return incarnation
+
+
+def refuse_start(
+    ledger: Ledger,
+    job: str,
+    past: Sequence[JobRow],
+    *,
+    takeover: bool,
+    application_id: str,
+    other_hosts: bool,
+    for_restore: bool = False,
+    kind: str = "",
+) -> None:
+    """Refuse to take a number, by what the ledger says of earlier starts. Writes nothing."""
+    who = f"job '{job}', state {ledger.uri}"
+    _refuse_other_job(past, job, ledger.uri)
+    _refuse_other_kind(past, kind, who)
+    _refuse_damage(ledger, past, who)
+    _refuse_older_tables(ledger, past, job)
+    if not for_restore:
+        _refuse_half_restored(past, who)
+    if not takeover:
+        _refuse_running(past, job, who, ledger.uri, application_id)
+        if other_hosts:
+            _refuse_beating(past, job, who, ledger)
+
+
+@dataclass(frozen=True)
+class NextStart:
+    """The start that would come next."""
+
+    number: int  # its incarnation
+    older: str  # see `Incarnation.older`
+
+    @classmethod
+    def of(cls, past: Sequence[JobRow], uri: str) -> NextStart:
+        """By the rows of `jobs`."""
+        return cls(max((row.incarnation for row in past), default=0) + 1, _may_still_run(past, uri))
 
 
 def forget(uri: str, number: int) -> None:
@@ -113,14 +150,15 @@ def _take_number(
             table.create()
         if version is None:
             continue
+        coming = NextStart.of(past, ledger.uri)
         taken = Incarnation(
             job,
             past[0].job_id if past else uuid.uuid4().hex,
-            number=max((row.incarnation for row in past), default=0) + 1,
+            number=coming.number,
             lineage=max((row.lineage for row in past), default=FIRST_LINEAGE),
             start=secrets.randbelow(2**63 - 1) + 1,
             starts=frozenset(row.start_id for row in past if row.start_id is not None),
-            older=_may_still_run(past, ledger.uri),
+            older=coming.older,
             kind=kind,
         )
         if jobs.compare_and_swap([job_row(taken, "started", now, **started)], version, taken.fence):

@@ -21,6 +21,7 @@ from spark_ext.errors import SparkExtError
 from spark_ext.jobs.job import Job
 from spark_ext.spark.logs.spark_log import SparkLog
 from tests.jobs.changes import ALL, APART, CHANGES, NEVER, Change, Lab, twice, write_files
+from tests.support.folders import unchanged
 from tests.support.pages import read
 from tests.support.waiting import until
 
@@ -86,9 +87,13 @@ def test_a_changed_job(
     outcome = change.finished if state == "finished" else (state == "killed" and change.killed) or change.stopped
     job = change.job(lab)
     before = {path: lab.rows(path) for path in ("out", "side", "new")}
+    with unchanged(lab.folder):
+        plan = job.plan()
+    assert plan.accepted == (outcome != "refused"), plan
     if outcome == "refused":
-        with pytest.raises(SparkExtError, match=change.match):
+        with pytest.raises(SparkExtError, match=change.match) as refused:
             job.start()
+        assert str(refused.value) == str(plan.refusals[0]), "the start has refused what the plan has found"
         assert {path: lab.rows(path) for path in before} == before
         return
     with said(caplog) as lines:

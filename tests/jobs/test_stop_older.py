@@ -12,7 +12,8 @@ from spark_ext.errors import SparkExtError, StorageError
 from spark_ext.jobs import active_run
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.job import Job
-from spark_ext.jobs.starting.start import StartOptions, start_job, stop_older
+from spark_ext.jobs.starting.plan import StartOptions
+from spark_ext.jobs.starting.start import start_job, stop_older
 from spark_ext.ledger import Ledger, start_incarnation
 from spark_ext.model.lifecycle import State
 from spark_ext.settings import JobSettings

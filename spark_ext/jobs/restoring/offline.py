@@ -13,7 +13,7 @@ from spark_ext.jobs.checkpointing.retained import unused_number
 from spark_ext.jobs.checkpointing.savepoint_requests import completed
 from spark_ext.jobs.checkpointing.savepoints import Cutting, Member, describe
 from spark_ext.jobs.starting.flow import checked_graph, links_of, opened
-from spark_ext.jobs.starting.recorded_past import check_past, compared
+from spark_ext.jobs.starting.recorded_past import check_past, compared, complete_rescales
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.memory import JobMemory
@@ -56,6 +56,7 @@ def savepoint_of_stopped(spark: SparkSession, composition: Composition, ledger: 
 def _cut(composition: Composition, ledger: Ledger, incarnation: Incarnation) -> Cutting:
     memory = JobMemory.read(ledger)
     specs, gated = opened(composition, memory, incarnation.number, composition.stored_configuration())
+    complete_rescales(composition.state, memory, composition.uids)
     check_past(compared(composition.job, memory, ledger, specs, composition.declared, incarnation, gated))
     graph = checked_graph(composition, specs, gated, memory)
     links = links_of(composition, specs, waiting=bool(gated))

@@ -30,8 +30,9 @@ from spark_ext.jobs.restoring.offline import savepoint_of_stopped
 from spark_ext.jobs.restoring.restore import restore
 from spark_ext.jobs.starting.flow import opened
 from spark_ext.jobs.starting.identity import unknown
-from spark_ext.jobs.starting.recorded_past import check_past, compared
-from spark_ext.jobs.starting.start import StartOptions, start_job
+from spark_ext.jobs.starting.plan import StartOptions
+from spark_ext.jobs.starting.recorded_past import check_past, compared, complete_rescales
+from spark_ext.jobs.starting.start import start_job
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.ledger.identity import job_row, restoring
 from spark_ext.ledger.memory import JobMemory
@@ -118,6 +119,7 @@ def rescale(
         backend_of(spark).settle_state(spark, place)
         complete(place)
         memory = JobMemory.read(ledger)
+        complete_rescales(composition.state, memory, composition.uids)
         specs, gated = opened(composition, memory, incarnation.number, composition.stored_configuration())
         start = compared(composition.job, memory, ledger, specs, composition.declared, incarnation, gated)
         check_past(start)

@@ -155,16 +155,17 @@ class Start:
 
     def check(self) -> tuple[Notice, ...]:
         """Refuse what cannot continue; returns what is worth a line nevertheless."""
-        for problem in self._problems():
+        for problem in self.problems():
             raise problem
-        return tuple(self._notices())
+        return tuple(self.notices())
 
     def check_late(self, query: str) -> None:
         """Refuse a query that has no history, and comes to a running job, for what belongs to another one."""
         for problem in (*self._moved(query, self.given[query]), *self._left_out(query)):
             raise problem
 
-    def _problems(self) -> Iterator[SparkExtError]:
+    def problems(self) -> Iterator[SparkExtError]:
+        """Why the job cannot continue."""
         gone = sorted(name for name in self.memory.names if name not in self.given and self.begun(name))
         for query in gone:
             yield from self._too_early(query) if query in self.waiting else self._gone(query)
@@ -269,7 +270,8 @@ class Start:
 
     # -- notices ------------------------------------------------------------------------------------------------------
 
-    def _notices(self) -> Iterator[Notice]:
+    def notices(self) -> Iterator[Notice]:
+        """What is worth a line nevertheless."""
         for query, definition in self.given.items():
             known = self.memory.of(query)
             if known.definition is None or not self.begun(query):

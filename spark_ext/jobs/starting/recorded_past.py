@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,12 +20,14 @@ from spark_ext.queries.spec import definition_of
 from spark_ext.sinks.runtime import position
 from spark_ext.spark.logs.checkpoint_directory import put_in_place
 from spark_ext.spark.logs.rescaled import complete as complete_rescale
+from spark_ext.spark.logs.rescaled import is_interrupted
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.logs.state_operators import relocate
 from spark_ext.storage import local_path, move
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Incarnation, Ledger, LedgerWriter
+    from spark_ext.ledger.incarnation import NextStart
     from spark_ext.model.definitions import QueryDefinition
     from spark_ext.queries.spec import QuerySpec
 
@@ -84,18 +86,14 @@ def compared(
     ledger: Ledger,
     specs: Sequence[QuerySpec],
     declared: ChangeDeclarations,
-    incarnation: Incarnation,
+    incarnation: Incarnation | NextStart,
     gates: Sequence[Gate],
 ) -> Start:
-    """The job beside its past."""
+    """The job beside its past. What an interrupted rescale has left is completed before; see `complete_rescales`."""
     given = {spec.uid: definition_of(spec) for spec in specs}
     waiting = frozenset(gate.uid for gate in gates)
     refuse_unknown(job, memory, declared)
     after, to_do = with_renames(job, memory, (*given, *waiting), declared, incarnation.number)
-    for query in {*given, *after.names}:
-        # Also under a name that it has no more: its checkpoint is moved from there below.
-        for name in after.lineages.names(query, after.lineage(query)):
-            complete_rescale(checkpoint_of(ledger.uri, name))
     logs = {
         query: _logged(ledger.uri, after, query) for query in {*given, *after.names} if not after.of(query).finished
     }
@@ -107,6 +105,32 @@ def compared(
         for name in operators.moving_fields(spec.sink.format)
     )
     return Start(job, after, given, logs, declared, moving, incarnation.older, waiting, to_do)
+
+
+def complete_rescales(state: str, memory: JobMemory, queries: Iterable[str]) -> None:
+    """Complete rescales that were interrupted, of queries under all names that they have had."""
+    for _, checkpoint in _checkpoints(state, memory, queries):
+        complete_rescale(checkpoint)
+
+
+def refuse_half_rescaled(job: str, state: str, memory: JobMemory, queries: Iterable[str]) -> None:
+    """Refuse what `complete_rescales` would have to complete, where nothing may be written."""
+    for query, checkpoint in _checkpoints(state, memory, queries):
+        if is_interrupted(checkpoint):
+            raise StateError(
+                "a rescale of this query was interrupted: the next start completes it, and until then its checkpoint "
+                "directory is not in its place",
+                operator=f"job '{job}', query '{query}'",
+                kept="nothing was changed",
+                do="start the job once, or repeat the rescale",
+            )
+
+
+def _checkpoints(state: str, memory: JobMemory, queries: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for query in sorted({*queries, *memory.names}):
+        # Also under a name that it has no more: its checkpoint is moved from there.
+        for name in memory.lineages.names(query, memory.lineage(query)):
+            yield query, checkpoint_of(state, name)
 
 
 def with_renames(

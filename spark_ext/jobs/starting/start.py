@@ -11,20 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from spark_ext.checkpoints.final import FinalCheckpoint
 from spark_ext.control.job_events import in_force, request
 from spark_ext.control.log import ControlLog
-from spark_ext.errors import (
-    ConfigurationError,
-    EnvironmentProblem,
-    SparkExtError,
-    StateError,
-    StorageError,
-    TransientError,
-)
-from spark_ext.failures.labels import FailureType
+from spark_ext.errors import EnvironmentProblem, SparkExtError, StorageError
 from spark_ext.jobs.checkpointing.barriers import AlignedCheckpoints
 from spark_ext.jobs.checkpointing.periodic import PeriodicCheckpoints
 from spark_ext.jobs.checkpointing.retained import unused_number
@@ -41,17 +33,9 @@ from spark_ext.jobs.linking.exchanges import Exchanges, consumers_of
 from spark_ext.jobs.linking.gates import Gates
 from spark_ext.jobs.linking.inboxes import Inboxes
 from spark_ext.jobs.renamed_targets import add_events, addressed_to_nobody, with_renames
-from spark_ext.jobs.starting.flow import (
-    LateQueries,
-    check_followers,
-    check_now,
-    checked_graph,
-    inbox_links,
-    links_of,
-    opened,
-    restarted_exchanges,
-)
-from spark_ext.jobs.starting.recorded_past import RecordedState, compared, recall
+from spark_ext.jobs.starting.flow import LateQueries, restarted_exchanges
+from spark_ext.jobs.starting.plan import StartOptions, examined, refusal_of, refuse_followers
+from spark_ext.jobs.starting.recorded_past import RecordedState, complete_rescales, recall
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.view import event_of
 from spark_ext.listeners.job_listener import JobListener
@@ -89,17 +73,6 @@ if TYPE_CHECKING:
 
 log = logger("spark_ext.job")
 LOOK_EVERY = 0.05  # pause between two looks at the workers, s, if none of them reports
-
-
-@dataclass(frozen=True)
-class StartOptions:
-    """How a job is to be started."""
-
-    takeover: bool = False  # start although another driver seems to run this job
-    hold: bool = False  # complete the epochs that were interrupted, and plan no others
-    until_now: bool = False  # read what is there, and end
-    drain: bool = False  # request a drain before anything is started
-    other_hosts: bool = False  # refuse also while a driver on another host is alive, by its heartbeat
 
 
 @dataclass(frozen=True)
@@ -220,18 +193,12 @@ def _planned(
     books.inherit()
     control.compact()
     configuration = with_renames(control.configuration(), memory.lineages, composition.declared.renamed)
-    holds = options.until_now and (options.drain or bool(in_force(ledger.open_control_events(), "drain")))
-    specs, gated = opened(composition, memory, books.context.incarnation.number, configuration, holds=holds)
-    if options.until_now:
-        for spec in specs:
-            check_now(spec, job)
-    graph = checked_graph(composition, specs, gated, memory)
-    links = links_of(composition, specs, waiting=bool(gated))
-    if halted:
-        past = RecordedState(memory)
-    else:
-        writer = books.writer
-        past = recall(compared(job, memory, ledger, specs, composition.declared, writer.incarnation, gated), writer)
+    complete_rescales(ledger.uri, memory, composition.uids)
+    found = examined(composition, memory, ledger, configuration, books.context.incarnation, options, halted=halted)
+    specs, gated = found.specs, found.gated
+    past = RecordedState(memory)
+    if found.start is not None:
+        past = recall(found.start, books.writer)
         books.incidents.adopt(past.memory, composition.uids, write_behind)
     present = add_events(control, past.memory.lineages)
     unfinished = {
@@ -250,11 +217,8 @@ def _planned(
         request(control, "job", "drain", origin="python")
     drain = max((event.lineage for event in in_force(ledger.open_control_events(), "drain")), default=0)
     if not (options.until_now or options.hold):
-        known = ((spec, past.memory.of(spec.uid)) for spec in specs)
-        running = [spec for spec, one in known if not one.finished and one.lineage > drain]
-        check_followers(running, graph, job)
-    inboxes = tuple(inbox_links(composition, specs))
-    return StartPlan(tuple(specs), tuple(gated), graph, tuple(links), inboxes, past, configuration, drain, present)
+        refuse_followers(found, past.memory, drain, job)
+    return StartPlan(specs, gated, found.graph, found.links, found.inboxes, past, configuration, drain, present)
 
 
 def _context(
@@ -503,27 +467,10 @@ def _too_late(step: str, operator: str, within: float) -> StorageError:
     )
 
 
-_KINDS: Final = {  # which of our errors says that a start has failed; for any other type, the base of all
-    FailureType.CONFIGURATION: ConfigurationError,
-    FailureType.NETWORK: TransientError,
-    FailureType.STATE: StateError,
-    FailureType.CHECKPOINT: StateError,
-}
-
-
 def _refused(job: str, failure: Exception, books: Bookkeeping) -> SparkExtError:
     """The failure of a start as one of our errors; it is an incident like any other."""
     found = diagnosed(failure, f"job '{job}'", -1, books.context.classifier)
-    error = found.error.within(f"job '{job}'")
-    if isinstance(failure, SparkExtError):
-        error = failure
-    elif not any(raised.code for raised in found.evidence.chain):
-        error = _KINDS.get(found.verdict.type, SparkExtError)(
-            f"the job could not be started: {found.verdict.summary}",
-            operator=f"job '{job}'",
-            kept="all committed epochs",
-            do=found.error.do,
-        ).with_stack(found.error.stack)
+    error = refusal_of(job, failure, found)
     with suppress(Exception):  # the failure matters more
         books.context.write_behind.incident(
             f"job '{job}'", "failure", str(error), "the start was refused", found.stored, found.verdict.labels

@@ -34,15 +34,24 @@ def replace(checkpoint: Path, copy: Path, at: datetime) -> None:
 
 def take(checkpoint: str) -> bool:
     """Put the copy into the place of the checkpoint, a path or URI, if that was moved aside for it."""
+    copy, place = _left(checkpoint), local_path(checkpoint)
+    if copy is None or place is None:
+        return False
+    put_in_place(copy, place)
+    return True
+
+
+def is_interrupted(checkpoint: str) -> bool:
+    """Whether the checkpoint was moved aside, and the copy is not in its place yet."""
+    return _left(checkpoint) is not None
+
+
+def _left(checkpoint: str) -> Path | None:
     place = local_path(checkpoint)
     if place is None or SparkLog(checkpoint).exists():
-        return False
-    for copy in _copies(place):
-        former = place.with_name(f"{_OLD}{copy.name.removeprefix(_NEW)}")
-        if former.is_dir():
-            put_in_place(copy, place)
-            return True
-    return False
+        return None
+    copies = (copy for copy in _copies(place) if place.with_name(f"{_OLD}{copy.name.removeprefix(_NEW)}").is_dir())
+    return next(copies, None)
 
 
 def complete(checkpoint: str) -> bool:
