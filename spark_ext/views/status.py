@@ -17,7 +17,7 @@ from spark_ext.ledger import Ledger
 from spark_ext.ledger.heartbeat import is_silent
 from spark_ext.ledger.schema import JobRow
 from spark_ext.model.lifecycle import State
-from spark_ext.views.page.facts import Facts, FactsReader, Resets, newest_states
+from spark_ext.views.page.facts import Facts, FactsReader, Resets, bad_rows_of, newest_states
 from spark_ext.views.page.figures import NONE, counts_of, exchange_of, figures_of, inboxes_of, query_lag, said_of
 from spark_ext.views.page.history import timeline_of, whole
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot, SourceSnapshot
@@ -186,9 +186,8 @@ def _queries(facts: Facts) -> tuple[QuerySnapshot, ...]:
         }
     )
     ended = {(row["query"], row["source"]) for row in flags if row["kind"] == "source"}
-    bad, failures = Counter[str](), defaultdict[str, Counter[str]](Counter)
+    bad, failures = bad_rows_of(facts, resets), defaultdict[str, Counter[str]](Counter)
     for row in filter(resets.counts, facts.bad_rows):
-        bad[row["query"]] += row["rows"]
         failures[row["query"]].update(row["rules"] or {})
     sources: dict[str, list[SourceSnapshot]] = {}
     for (query, source), number in sorted(channels.items()):

@@ -26,6 +26,12 @@ def test_text_of_a_failed_job_ends_with_the_error() -> None:
     assert job_text(job(state=State.FAILED, error="no space left")).splitlines()[-1] == "no space left"
 
 
+def test_a_run_until_now_names_the_state_that_it_leaves_to_the_next() -> None:
+    left = query("a", State.SUSPENDED, rows=7, state_rows=3)
+    assert "3 rows in its state, such as open windows, for the next run" in job_text(job(left, state=State.SUSPENDED))
+    assert "in its state" not in job_text(job(query("a", rows=7, state_rows=3)))
+
+
 def test_html_has_a_row_for_each_query() -> None:
     page = job_html(job(query("a", rows=1200, epochs=3, last_epoch=8, state_rows=70), query("b", State.CREATED)))
     assert page.startswith(

@@ -58,6 +58,8 @@ export function create(session, store) {
         ["Rows/s", compact(job.rate), "over the last minute"],
         ...(job.lag === null ? [] : [["Lag", compact(job.lag), `${counted(job.lag, "row")} still to be read, where known`]]),
         ["Rows", compact(job.rows), counted(job.rows, "row")],
+        ...(job.bad_rows ? [["Bad rows", compact(job.bad_rows), `${counted(job.bad_rows, "row")} put aside, in the table of bad rows`]] : []),
+        ...(job.late_rows ? [["Late rows", `≥ ${compact(job.late_rows)}`, `at least ${counted(job.late_rows, "row")} dropped: the watermark had passed them`]] : []),
         ["Epochs", compact(job.epochs), counted(job.epochs, "epoch")],
         ...(available === null
           ? []

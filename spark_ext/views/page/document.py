@@ -16,7 +16,7 @@ from spark_ext.ledger.identity import OBSERVER
 from spark_ext.masking import mask
 from spark_ext.views.page import graph
 from spark_ext.views.page.epochs import points_each, series_of, series_of_all
-from spark_ext.views.page.facts import Facts, Resets, newest_states
+from spark_ext.views.page.facts import Facts, Resets, bad_rows_of, newest_states
 from spark_ext.views.page.figures import (
     NONE,
     Figures,
@@ -81,6 +81,8 @@ def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, A
                 "silent": facts.alive is not False and is_silent(beat, now),
                 "epochs": sum(query["epochs"] for query in queries),
                 "rows": sum(query["rows"] for query in queries),
+                "bad_rows": sum(query["bad_rows"] for query in queries),
+                "late_rows": sum(query["late_rows"] for query in queries),
                 "rate": round(sum(query["rate"] or 0 for query in queries), 1) if running else None,
                 "lag": _sum_of(query["lag"]["rows"] for query in queries if query["state"] not in ENDED),
                 "states": dict(Counter(query["state"] for query in queries)),
@@ -115,6 +117,7 @@ def _queries(
     entered = newest_states(facts.states)
     entered.pop(JOB, None)
     finals = {row["query"] for row in facts.checkpoints if row["kind"] == "final" and resets.counts(row)}
+    bad = bad_rows_of(facts, resets)
     gone = graph.gone(facts.jobs).keys() - made_of.keys()
     found = []
     for uid in sorted((entered.keys() | figures.keys() | made_of.keys()) - gone):
@@ -132,6 +135,8 @@ def _queries(
                 "finished": finished,
                 "epochs": own.epochs,
                 "rows": own.rows,
+                "bad_rows": bad[uid],
+                "late_rows": own.late,
                 "last_epoch": own.last if own.epochs else None,
                 "last_ms": own.last_ms,
                 "parts": dict(facts.parts.get(uid, {})),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -116,6 +117,14 @@ class Resets:
         if state is None or (reset is not None and reset["at"] > state["since"]):
             return {"state": "CREATED", "since": None, "reason": "" if reset is None else "reset"}
         return state
+
+
+def bad_rows_of(facts: Facts, resets: Resets) -> Counter[str]:
+    """How many bad rows of each query were moved into their table."""
+    found = Counter[str]()
+    for row in facts.bad_rows:
+        found[row["query"]] += row["rows"] if resets.counts(row) else 0
+    return found
 
 
 def newest_states(states: Rows) -> dict[str, Mapping[str, Any]]:

@@ -11,9 +11,11 @@ import pytest
 from rich.console import Console
 
 from spark_ext.ledger import Ledger
-from spark_ext.ledger.schema import JobRow
+from spark_ext.ledger.columns import to_arrow
+from spark_ext.ledger.schema import EpochRow, JobRow
 from spark_ext.masking import remember
 from spark_ext.views.page.document import page
+from spark_ext.views.page.epochs import Epochs
 from spark_ext.views.page.facts import Facts, FactsReader
 from spark_ext.views.page.graph import edges, exchanges, newest_definitions, operators
 from spark_ext.views.page.history import whole
@@ -177,6 +179,16 @@ def test_an_exchange_is_sealed_until_a_restore_cuts_it() -> None:
 
     assert not sealed() and sealed(("sealed", 1)) and not sealed(("sealed", 1), ("cut", 2))
     assert sealed(("sealed", 1), ("cut", 2), ("sealed", 2))
+
+
+def test_rows_that_are_in_no_output_are_counted_for_the_job_and_its_queries(facts: Facts) -> None:
+    bad = tuple(vars(replace(rows.bad_rows(number), query="price")) for number in (1, 2))
+    late = [replace(rows.epoch(number, "price"), late_rows=number) for number in (1, 2)]
+    epochs = Epochs.of(to_arrow(EpochRow, [*late, rows.epoch(1, "daily")]))
+    found = page(Facts(**{**vars(facts), "bad_rows": bad, "epochs": epochs}), NOW)
+    assert (found["job"]["bad_rows"], found["job"]["late_rows"]) == (6, 3)
+    by_query = {query["uid"]: (query["bad_rows"], query["late_rows"]) for query in found["queries"]}
+    assert by_query["price"] == (6, 3) and by_query["daily"] == (0, 0)
 
 
 def test_secrets_are_masked(facts: Facts) -> None:
