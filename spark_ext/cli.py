@@ -41,6 +41,7 @@ from spark_ext.commands.output import (
     storage_options,
 )
 from spark_ext.errors import ConfigurationError, JobFailedError, JobRunningError, SparkExtError, TransientError
+from spark_ext.views.terminal import announced
 
 if TYPE_CHECKING:
     from spark_ext.jobs.job import Job
@@ -202,7 +203,8 @@ def run(
     finished or read the available input, 3 if it was stopped, 1 if it failed, 2 if the start was refused, 8 if
     something that it needs could not be reached, and 9 if another run of it is in progress.
     """
-    result = _job(file, function, master, storage, short_lived=short_lived).run(
+    made = _job(file, function, master, storage, short_lived=short_lived, progress=progress)
+    result = made.run(
         until=None if until is None else until.value,
         emit=emit.value,
         if_running=None if if_running is None else if_running.value,
@@ -387,17 +389,28 @@ def checkpoints(
     print_rows([row for row in rows if row["checkpoint_id"] in numbers], columns, as_json=as_json)
 
 
-def _job(file: Path, function: str, master: str | None, storage: list[str] | None, *, short_lived: bool = False) -> Job:
-    from spark_ext.script import check_file, load_function, make_job
-    from spark_ext.spark.backend.kinds import backend_of
-    from spark_ext.spark.session.sessions import session
+def _job(
+    file: Path,
+    function: str,
+    master: str | None,
+    storage: list[str] | None,
+    *,
+    short_lived: bool = False,
+    progress: bool = True,
+) -> Job:
+    with announced(f"loading {file}") if progress else contextlib.nullcontext(lambda text: None) as say:
+        from spark_ext.script import check_file, load_function, make_job
+        from spark_ext.spark.backend.kinds import backend_of
+        from spark_ext.spark.session.sessions import session
 
-    check_file(file)
-    stores = session_storage(storage)
-    # Before the file is loaded: a user function whose type is given as text needs a session, as in a notebook.
-    spark = session(file.stem, master=master, short_lived=short_lived, **stores)
-    backend_of(spark).diagnosis(spark).silence()
-    return make_job(load_function(file, function, spark=spark), spark, f"{file}: {function}")
+        check_file(file)
+        stores = session_storage(storage)
+        say("starting Spark")
+        # Before the file is loaded: a user function whose type is given as text needs a session, as in a notebook.
+        spark = session(file.stem, master=master, short_lived=short_lived, **stores)
+        backend_of(spark).diagnosis(spark).silence()
+        say(f"building the job of {file}")
+        return make_job(load_function(file, function, spark=spark), spark, f"{file}: {function}")
 
 
 def _rows(state: str, storage: list[str] | None, row_type: type[Row], columns: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -59,6 +59,9 @@ class SparkExtError(Exception):
     stack: str = ""
     """Spark's and the worker's stack traces, for an error that came through Spark; not part of the message."""
 
+    label: str = ""
+    """The type of failure that it stands for, such as USER_CODE, which its message then begins with; "": its code."""
+
     def __init__(self, what: str, *, operator: str = "", kept: str = "", do: str = "") -> None:
         parts = (" ".join(mask(_without_mark(text)).split()) for text in (what, operator, kept, do))
         self.what, self.operator, self.kept, self.do = parts
@@ -66,13 +69,18 @@ class SparkExtError(Exception):
 
     def __str__(self) -> str:
         mark = os.environ.get(_MARK_VARIABLE)
-        lines = [f"[{self.code} {mark}] {self.what}" if mark else f"[{self.code}] {self.what}"]
+        lines = [f"[{self.code} {mark}] {self.what}" if mark else f"[{self.label or self.code}] {self.what}"]
         lines += [f"  {label} {text}" for label, text in self._details() if text]
         return "\n".join(lines)
 
     def with_stack(self, stack: str) -> SparkExtError:
         """The same error, with the stack traces of what it came through."""
         self.stack = stack
+        return self
+
+    def labelled(self, label: str) -> SparkExtError:
+        """The same error, whose message begins with a type of failure in place of its code; "": with its code."""
+        self.label = label
         return self
 
     def within(self, who: str) -> SparkExtError:

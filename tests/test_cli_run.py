@@ -56,6 +56,17 @@ def failing(spark):
     return job(spark, "broken")
 
 
+@F.udf("long")
+def none_is_left(n):
+    return 1 // (n - n)
+
+
+def dividing(spark):
+    rows = spark.readStream.format("files").option("uid", "rows").option("path", "data").load()
+    writer = rows.select(none_is_left("n").alias("n")).writeStream.format("delta_2pc")
+    return sx.Job(spark, "divides", state="state").add("q", writer.option("uid", "out").option("path", OUT))
+
+
 def wrong(spark):
     return "a job"
 
@@ -101,6 +112,9 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Co
 def test_run_to_the_end(first: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     script, done = first
     assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    assert said[0] == f"loading {script.name}" and "starting Spark" in said and "starting job 'script'" in said
+    assert "incubator" not in done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     assert (result["state"], result["finished"], result["rows"]) == ("FINISHED", True, 10)
     assert sorted(DeltaTable(script.parent / "out").to_pyarrow_table()["n"].to_pylist()) == [10, 12, 14, 16, 18]
@@ -118,7 +132,16 @@ def test_run_again_without_json(first: tuple[Path, subprocess.CompletedProcess[s
 def test_a_failed_job_is_reported_without_a_traceback(script: Path) -> None:
     done = run(script, "--function", "failing", "--no-progress")
     assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "loading" not in done.stderr
     assert "b.parquet" in done.stderr and "do: " in done.stderr
+
+
+def test_a_failure_of_a_function_is_said_once_under_its_class_with_its_line(script: Path) -> None:
+    done = run(script, "--function", "dividing")
+    (said,) = [text for text in done.stderr.splitlines() if "ZeroDivisionError" in text]
+    line = 1 + SCRIPT.splitlines().index("    return 1 // (n - n)")
+    assert said == f"[USER_CODE] {script}, line {line}, in none_is_left: ZeroDivisionError: " + said.rpartition(": ")[2]
+    assert done.returncode == 1 and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Final
 
 from spark_ext.incidents.book import Book, IncidentEntry, RecordedOccurrence
 from spark_ext.incidents.dispatch import Dispatcher
@@ -20,6 +20,8 @@ from spark_ext.incidents.types import Incident, IncidentChange, Severity, finger
 from spark_ext.masking import logger, mask
 
 log = logger("spark_ext.job")
+STOPPED: Final = "stopped: FAILED"  # the action of a failure for which a query or job is given up
+GIVEN_UP: Final = "given_up"  # attribute of log records: whether the run ends with this failure, and raises it
 
 LONGEST_CAUSE = 500  # characters of a cause that are kept
 
@@ -106,7 +108,8 @@ class Incidents:
         if noted.notable:
             # Its first line: the rest, and the stack, are in the table.
             level = logging.INFO if found.severity is Severity.INFO else logging.WARNING
-            log.log(level, "%s: %s (%s)", operator, what.partition("\n")[0], action)
+            about = {GIVEN_UP: action == STOPPED}
+            log.log(level, "%s: %s (%s)", operator, what.partition("\n")[0], action, extra=about)
         return noted.incident.incident_id
 
     def committed(self, query: str, epoch: int) -> None:

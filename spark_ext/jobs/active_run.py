@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from spark_ext.model.lifecycle import State
 from spark_ext.queries.writer_checks import NOTHING_STARTED
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.views.notebook import LastIncident
-from spark_ext.views.terminal import show
+from spark_ext.views.terminal import announced, show
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,7 +152,8 @@ class ActiveRun:
 
     def _part_to_end(self, how: RunOptions, recover: Callable[[JobFailedError], None], progress: bool) -> JobResult:
         while True:
-            self.start(how)
+            with announced(f"starting job '{self._job}'") if progress else nullcontext():
+                self.start(how)
             with stop_on_interrupt(self._job, self._ask_to_stop):
                 if progress:
                     show(self.snapshot, self.wait)
@@ -187,7 +189,7 @@ class ActiveRun:
                 kept=cause.kept,
                 do=cause.do,
                 cause_text=f"{cause}\n\n{cause.stack}" if cause.stack else str(cause),
-            ) from cause
+            ).labelled(cause.label) from cause
         return result
 
     def stop(self, timeout: float | None) -> JobResult:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.checkpoints.final import Advance, FinalCheckpoint
 from spark_ext.errors import FencedError, FinalizationTimeout, SparkExtError, placed
+from spark_ext.incidents.reporter import STOPPED
 from spark_ext.jobs.ending import AT_LEAST, LOOK_EVERY, Ending, EndRequest
 from spark_ext.masking import logger
 from spark_ext.model.execution import HEALTHY, Shown, current, job_execution
@@ -272,7 +273,7 @@ class Coordinator:
         operator = f"job '{self._context.job}'"
         found = diagnosed(error, operator, -1, self._context.classifier)
         return self._context.write_behind.incident(
-            operator, "failure", str(error), "stopped: FAILED", found.stored, found.verdict.labels
+            operator, "failure", str(error), STOPPED, found.stored, found.verdict.labels
         )
 
     def _fail(self, error: SparkExtError) -> None:

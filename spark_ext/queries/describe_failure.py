@@ -16,6 +16,7 @@ from spark_ext.failures.evidence import Evidence
 from spark_ext.failures.labels import FailureType, Response
 from spark_ext.failures.python_error import exceptions, said_by
 from spark_ext.failures.verdict import Verdict
+from spark_ext.incidents.reporter import STOPPED
 from spark_ext.masking import mask
 from spark_ext.model.restarts import Handling
 from spark_ext.spark.backend.failures import evidence_of
@@ -135,7 +136,7 @@ class QueryFailures:
     def give_up(self, error: SparkExtError, found: Diagnosis, reason: str) -> str:
         """The query has failed for good; returns the incident's id."""
         self.error, self.response = error, found.handling.response
-        return self.record(reason, "stopped: FAILED", found, last=True)
+        return self.record(reason, STOPPED, found, last=True)
 
     def abandon(self, error: SparkExtError) -> None:
         """The query is given up with its job: nothing is written."""
@@ -151,7 +152,7 @@ def _error(
     if found is None:
         # A disk comes and goes with its server: restarts ride it out as they do an outage of any target.
         kind = StorageError if verdict.labels.get("resource") == "disk" else SparkExtError
-        found = kind(verdict.summary, **where, do=_advice(verdict, response))
+        found = kind(verdict.summary, **where, do=_advice(verdict, response)).labelled(verdict.labels["type"])
     return found.with_stack(evidence.text)
 
 

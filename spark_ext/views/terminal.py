@@ -8,9 +8,11 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Final, Generic, TextIO, TypeVar
@@ -21,6 +23,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from spark_ext.incidents.reporter import GIVEN_UP
 from spark_ext.model.lifecycle import State
 from spark_ext.views.incidents import texts_of
 from spark_ext.views.page.top import top_rows
@@ -41,8 +44,9 @@ if TYPE_CHECKING:
     from spark_ext.views.status import JobStatus
 
 WIDE: Final = 160  # characters in a line if the output is not a terminal
+STARTING: Final = frozenset({State.CREATED, State.DEPLOYING, State.SCHEDULING, State.RESTORING})
 LIVE_EVERY: Final = 0.25  # interval between updates of the live line, s
-LOG_EVERY: Final = 5.0  # interval between lines if the output is not a terminal, s
+LOG_EVERY: Final = 4.0  # interval between lines if the output is not a terminal, s
 REASON: Final = 100  # characters of a reason that are shown
 
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -273,18 +277,65 @@ def _number(value: float | None) -> str:
 # -- the live line ----------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def announced(what: str) -> Iterator[Callable[[str], None]]:
+    """Show on standard error what is being done: at once, for each further text, and again every `LOG_EVERY` s."""
+    console, begun, ended = Terminal(stderr=True), time.monotonic(), threading.Event()
+    current = [what]
+
+    def say(text: str) -> None:
+        current[0] = text
+        console.print(text, soft_wrap=True)
+
+    def repeat() -> None:
+        while not ended.wait(LOG_EVERY):
+            console.print(f"{current[0]}  {clock(time.monotonic() - begun)}", soft_wrap=True)
+
+    say(what)
+    repeating = threading.Thread(target=repeat, name="spark-ext-announcer", daemon=True)
+    repeating.start()
+    try:
+        yield say
+    finally:
+        ended.set()
+        repeating.join()
+
+
 def show(take: Callable[[], JobSnapshot], wait: Callable[[float], bool], console: Console | None = None) -> None:
     """Show a running job until it has ended, on standard error by default.
 
-    `wait` waits for its end, for at most the given seconds, and returns whether it has ended.
+    `wait` waits for its end, for at most the given seconds, and returns whether it has ended. A failure with which the
+    run ends is raised by it, and not logged beside.
     """
     console = console or Terminal(stderr=True)
-    if console.is_terminal:
-        _show_live(take, wait, console)
-        return
-    while not wait(LOG_EVERY):
-        console.print(line(take()), soft_wrap=True)
-    console.print(line(take()), soft_wrap=True)
+    log = logging.getLogger("spark_ext.job")
+    log.addFilter(_is_not_raised)
+    try:
+        if console.is_terminal:
+            _show_live(take, wait, console)
+        else:
+            _show_lines(take, wait, console)
+    finally:
+        log.removeFilter(_is_not_raised)
+
+
+def _is_not_raised(record: logging.LogRecord) -> bool:
+    return not getattr(record, GIVEN_UP, False)
+
+
+def _show_lines(take: Callable[[], JobSnapshot], wait: Callable[[float], bool], console: Console) -> None:
+    """A line at once, at the end, and whenever something has changed; again and again while the job is started."""
+    known, ended = None, False
+    while not ended:
+        ended = known is not None and wait(LOG_EVERY)
+        snapshot = take()
+        content = line(replace(snapshot, started=None, at=_NEVER)).plain  # without the time that has passed
+        if ended or content != known or snapshot.state in STARTING:
+            console.print(line(snapshot), soft_wrap=True)
+        known = content
+
+
+_NEVER: Final = datetime.min.replace(tzinfo=timezone.utc)
 
 
 def _show_live(take: Callable[[], JobSnapshot], wait: Callable[[float], bool], console: Console) -> None:
@@ -326,7 +377,11 @@ def line(snapshot: JobSnapshot) -> Text:
     if snapshot.rows:  # the first epoch of a query may be empty: no rate is no news then
         parts.append(f"{snapshot.rows / snapshot.seconds if snapshot.seconds > 0 else 0.0:,.0f} rows/s")
     several = len(snapshot.queries) != 1
-    about = [[_lag(query, snapshot.at), _activity(query), _channels(query)] for query in snapshot.queries]
+    failed = snapshot.state is State.FAILED  # why is raised: it is said once
+    about = [
+        [_lag(query, snapshot.at), "" if failed and query.state is State.FAILED else _activity(query), _channels(query)]
+        for query in snapshot.queries
+    ]
     out = headline(snapshot.job, snapshot.state.value, *parts, *([] if several else about[0]))
     if several:
         for query, own in zip(snapshot.queries, about, strict=True):

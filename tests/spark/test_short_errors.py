@@ -68,7 +68,7 @@ def test_a_simple_mistake_shows_in_under_twenty_lines(tmp_path: Path) -> None:
     assert len(refusal.splitlines()) < 20 and len(job.splitlines()) < 20, done.stderr
     assert "unknown option 'rosw'" in refusal and f"from: {script}, line 9, in <module>" in refusal
     line = f"{script}, line 17, in half: ZeroDivisionError: integer division or modulo by zero"
-    assert f"JobFailedError: [JOB_FAILED] {line}\n" in job
+    assert f"JobFailedError: [USER_CODE] {line}\n" in job
     assert f"from: {script}, line 25, in <module>" in job
     for stack in ((tmp_path / "cause.txt").read_text(), stack_of_the_incident(tmp_path / "state")):
         assert "ZeroDivisionError" in stack and "\tat org.apache.spark" in stack

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from spark_ext.incidents.reporter import STOPPED, Incidents
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.spark_query import phase_of
+from spark_ext.views import terminal
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
 from spark_ext.views.style import clock, count, duration
 from spark_ext.views.terminal import line, show
 from tests.support.snapshots import T0, job, query, source
+from tests.support.waiting import until
 
 
 def test_one_query_has_one_line_and_several_a_line_each() -> None:
@@ -92,18 +95,65 @@ def snapshots(*, times: int) -> tuple[list[JobSnapshot], Iterator[bool]]:
     return ([job(query("q", rows=number, epochs=1)) for number in range(times + 2)], iter([False] * times + [True]))
 
 
-def test_without_a_terminal_each_wait_and_the_end_have_a_line() -> None:
-    out = io.StringIO()
-    taken, ends = snapshots(times=2)
-    waited: list[float] = []
+def lines_of(*taken: JobSnapshot) -> list[str]:
+    """What is printed into a file of a job that ends with the last of these snapshots."""
+    out, waited = io.StringIO(), list[float]()
 
     def wait(seconds: float) -> bool:
         waited.append(seconds)
-        return next(ends)
+        return len(waited) == len(taken) - 1
 
-    show(lambda: taken[len(waited) - 1], wait, Console(file=out, width=40))
-    assert [text.split("  ")[3] for text in out.getvalue().splitlines()] == ["0 rows", "1 row", "2 rows"]
-    assert waited == [5.0] * 3
+    show(lambda: taken[len(waited)], wait, Console(file=out, width=200))
+    assert max(waited) < 5
+    return out.getvalue().splitlines()
+
+
+def test_without_a_terminal_what_has_changed_and_the_end_have_a_line() -> None:
+    lag: dict[str, Any] = {"lag_rows": 7, "lag_at": T0}
+    same = [job(query("q", rows=5, epochs=1, **lag), seconds=second) for second in (1, 20, 50)]
+    more = job(query("q", rows=6, epochs=2, **lag), seconds=60)
+    texts = lines_of(*same, more, more, job(query("q", rows=6, epochs=2, **lag), seconds=90))
+    assert [text.split("  ")[1] for text in texts] == ["0:01", "1:00", "1:30"], "not the time, and the age of the lag"
+
+
+def test_a_start_is_never_silent_for_five_seconds() -> None:
+    starting = [job(query("q", State.DEPLOYING), state=State.DEPLOYING, seconds=4 * n) for n in range(4)]
+    assert len(lines_of(*starting, job(query("q", rows=1, epochs=1)))) == 5
+
+
+def test_what_is_being_done_is_shown_at_once_and_repeated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal, "LOG_EVERY", 0.01)
+    said = ""
+
+    def more(text: str) -> bool:
+        nonlocal said
+        said += capsys.readouterr().err
+        return text in said
+
+    with terminal.announced("starting Spark") as say:
+        assert more("starting Spark\n"), "before anything has taken time"
+        until(lambda: more("starting Spark  0:00"), "it is repeated")
+        say("building the job")
+        until(lambda: more("building the job  0:00"), "the next one is repeated")
+
+
+def test_a_failure_that_is_raised_is_not_said_by_log_and_line_as_well(caplog: pytest.LogCaptureFixture) -> None:
+    """It is while other queries run: nobody raises it yet."""
+    incidents, failed = Incidents(), query("q", State.FAILED, reason="no such city")
+
+    def wait(_: float) -> bool:
+        incidents.report("job 'flights', query 'q'", "failure", "it fails again", "restart 1")
+        incidents.report("job 'flights', query 'q'", "failure", "no such city", STOPPED)
+        return True
+
+    out = io.StringIO()
+    show(lambda: job(failed, state=State.FAILED), wait, Console(file=out, width=200))
+    assert "it fails again" in caplog.text and "no such city" not in caplog.text + out.getvalue()
+    assert "no such city" in line(job(failed, query("other"))).plain
+    incidents.report("job 'flights', query 'r'", "failure", "no such city", STOPPED)
+    assert "no such city" in caplog.text, "without progress"
 
 
 def test_a_log_line_is_printed_above_the_live_line(monkeypatch: pytest.MonkeyPatch) -> None:

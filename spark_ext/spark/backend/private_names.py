@@ -15,6 +15,7 @@ Names: TypeAlias = Mapping[str, Mapping[str, str]]
 DRIVER: Final[Names] = {
     "kinds of sessions": {"pyspark.core.context": "SparkContext", "pyspark.sql.connect": ""},
     "failures, and sx.control in foreachBatch": {"pyspark.core.context.SparkContext": "_active_spark_context"},
+    "what is kept quiet": {"pyspark.accumulators": "UpdateRequestHandler"},
     "settings of spark-submit": {"pyspark.core.context.SparkContext": "_ensure_initialized"},
     "everything": {
         "pyspark.core.context.SparkContext": "_gateway _jsc _jvm",

@@ -1,12 +1,15 @@
-"""What the driver asks of pyspark about its own process, before or without a session at hand."""
+"""What the driver asks of pyspark about its own process, without a session at hand; and what it keeps quiet."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import re
 import shlex
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -89,3 +92,60 @@ def local_property(name: str) -> str | None:
     core = sys.modules.get("pyspark.core.context")  # a client of Spark Connect may not have it
     context = None if core is None else core.SparkContext._active_spark_context
     return None if context is None or context._jsc is None else context.getLocalProperty(name)
+
+
+_BOOT_WARNING: Final = re.compile(rb"^WARNING: Using incubator modules: .*\n", re.MULTILINE)
+_CHUNK: Final = 65_536  # bytes that are read at once
+
+
+@contextlib.contextmanager
+def without_boot_warning() -> Iterator[None]:
+    """Start a JVM without what it says first of a module that Spark uses; all else it writes to standard error.
+
+    Java has no switch for that. The JVM gets a pipe instead of standard error, for as long as it runs.
+    """
+    try:
+        if has_jvm():
+            raise OSError
+        kept = os.dup(2)
+    except OSError:  # or standard error is closed
+        yield
+        return
+    ours, its = os.pipe()
+    os.dup2(its, 2)
+    os.close(its)
+    threading.Thread(target=_forward, args=(ours, kept), name="spark-ext-jvm-output", daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+
+
+def _forward(source: int, target: int) -> None:
+    """Copy until the end, without the warning where it comes first."""
+    begin: bytes | None = b""
+    while chunk := os.read(source, _CHUNK):
+        if begin is not None:
+            begin += chunk
+            if b"\n" not in begin and begin.startswith(b"WARNING"):
+                continue  # the rest of the line comes
+            chunk, found = _BOOT_WARNING.subn(b"", begin, count=1)
+            begin = None if found else b""
+        # Whoever read it may be gone; what is written into the pipe is taken even so.
+        with contextlib.suppress(OSError):
+            os.write(target, chunk)
+
+
+@by_name
+def quiet_accumulators() -> None:
+    """Let pyspark print no stack when a JVM that has ended closes the connection for accumulators."""
+    from pyspark.accumulators import UpdateRequestHandler
+
+    handle = UpdateRequestHandler.handle
+    if handle.__name__ == "handle":
+
+        def handle_until_closed(self: UpdateRequestHandler) -> None:
+            with contextlib.suppress(EOFError, ConnectionError):
+                handle(self)
+
+        UpdateRequestHandler.handle = handle_until_closed  # type: ignore[method-assign]

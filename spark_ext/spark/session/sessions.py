@@ -17,7 +17,14 @@ from spark_ext.errors import EnvironmentProblem
 from spark_ext.masking import logger
 from spark_ext.spark.backend.contract import FILE_MANAGER, local_files
 from spark_ext.spark.backend.kinds import backend_of, refuse_connect_requests
-from spark_ext.spark.backend.process import has_jvm, installed_home, master_of, submitted_settings
+from spark_ext.spark.backend.process import (
+    has_jvm,
+    installed_home,
+    master_of,
+    quiet_accumulators,
+    submitted_settings,
+    without_boot_warning,
+)
 from spark_ext.spark.capabilities import capabilities
 from spark_ext.spark.session import class_archive, environment, formats, object_stores, registry, short_errors
 from spark_ext.spark.session.jars import delta_coordinate, delta_jars
@@ -106,7 +113,8 @@ def session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        with _environment(PYSPARK_PYTHON=python, **_faster_workers(settings["spark.master"], python)):
+        faster = _faster_workers(settings["spark.master"], python)
+        with _environment(PYSPARK_PYTHON=python, **faster), without_boot_warning():
             spark = builder.getOrCreate()
     except PySparkRuntimeError as problem:
         if problem.getCondition() != "JAVA_GATEWAY_EXITED":
@@ -118,6 +126,7 @@ def session(
             do="check the settings passed as conf, and that this is a full Java "
             f"{environment.MINIMUM_JAVA} or newer (with the module jdk.incubator.vector)",
         ) from problem
+    quiet_accumulators()
     if _PARTITIONS not in settings:
         # A cluster's size is known only now. A query that was started before keeps the number from its checkpoint.
         set_defaults(spark, {_PARTITIONS: str(backend_of(spark).parallelism(spark))})
