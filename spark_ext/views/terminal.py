@@ -24,6 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spark_ext.incidents.reporter import GIVEN_UP
+from spark_ext.masking import logger
 from spark_ext.model.lifecycle import State
 from spark_ext.views.incidents import texts_of
 from spark_ext.views.page.top import top_rows
@@ -308,7 +309,7 @@ def show(take: Callable[[], JobSnapshot], wait: Callable[[float], bool], console
     run ends is raised by it, and not logged beside.
     """
     console = console or Terminal(stderr=True)
-    log = logging.getLogger("spark_ext.job")
+    log = logger("spark_ext.job")
     log.addFilter(_is_not_raised)
     try:
         if console.is_terminal:
