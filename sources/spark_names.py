@@ -55,7 +55,7 @@ FILES: Final[Mapping[str, str]] = {
     "ignoreleadingwhitespace": "remove the option, and trim values in the query; header=normalize trims names",
     "ignoremissingfiles": "remove the option: a file that is gone before it was read is refused by name",
     "ignoretrailingwhitespace": "remove the option, and trim values in the query; header=normalize trims names",
-    "inferschema": _TYPES,
+    "inferschema": "set infer=true and schema_location, or declare the columns with .schema(...)",
     "infertimestamp": _TYPES,
     "int96rebasemode": "remove the option: calendars are known by the footers of the files",
     "latestfirst": "set order=modified, which starts with the oldest file; the newest cannot be first",

@@ -40,7 +40,7 @@ from spark_ext.commands.output import (
     session_storage,
     storage_options,
 )
-from spark_ext.errors import ConfigurationError, JobFailedError, JobRunningError, SparkExtError, TransientError
+from spark_ext.errors import ConfigurationError, JobFailedError, JobRunningError, SparkExtError, TransientError, refused
 from spark_ext.views.terminal import announced
 
 if TYPE_CHECKING:
@@ -365,6 +365,23 @@ def epochs(
     chosen = [row for uid in uids for row in [own for own in rows if own["query"] == uid][-last:]]
     chosen.sort(key=lambda row: (row["committed_at"], row["query"], row["epoch"]))
     print_rows(chosen, columns, as_json=as_json)
+
+
+@app.command()
+def schema(
+    location: Annotated[str, typer.Argument(metavar="PATH", help="The option 'schema_location' of a source.")],
+    as_json: Json = False,
+) -> None:
+    """Print the columns that a source of files has inferred, as DDL for `.schema(...)`."""
+    from spark_ext.sources.files.inferred import FrozenSchema
+
+    found = FrozenSchema.find(location, "schema")
+    if found is None:
+        raise refused(f"'{location}' does not exist", "schema", "name a schema_location", kept="nothing was changed")
+    if as_json:
+        print_json({"path": found.place, "columns": {one.name: one.dataType.simpleString() for one in found.columns}})
+    else:
+        print_text(found.ddl)
 
 
 @app.command()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 BLOCK = 8 * 1024 * 1024  # bytes parsed at a time; a longer line makes a longer block
 LARGEST = 2**31 - 16  # bytes that Arrow parses at a time
 SIFTED = 256 * 1024  # bytes of the pieces in which bad lines are looked for
+SAMPLED_BYTES = 1024 * 1024  # bytes of a file from which its columns are inferred
 LEAST_PART = 1024 * 1024  # minimum size of the parts of a split range, bytes
 BATCH_ROWS = 65_536
 
@@ -54,6 +55,21 @@ class LinesFormat(ABC):
 
     def _shaped(self, file: InputFile, table: pa.Table) -> pa.Table:
         return as_declared(table, self._held(file), self._options.timestamp_format)
+
+    @abstractmethod
+    def infer(self, file: InputFile) -> pa.Schema:
+        """The columns of a file as Arrow infers them from its beginning; of a format that was made without columns."""
+
+    def _sample(self, file: InputFile) -> pa.Buffer:
+        """Rows at the beginning of a file, in UTF-8; all of them if they may span lines."""
+        begin = self.head(file)
+        with file.faults(), self.opened(file) as raw:
+            raw.read(begin)
+            data = raw.read(LARGEST if self._whole else SAMPLED_BYTES)
+            cut = last_end(data) if raw.read(1) else len(data)
+        data = data[: cut or len(data)].removeprefix(BOM)
+        with file.faults():
+            return self.only_rows(pa.py_buffer(data) if self.whole(file) else self._encoding.to_utf8(data))
 
     def head(self, file: InputFile) -> int:
         """The byte after what is at the beginning of the file and not a row: a header."""

@@ -11,7 +11,9 @@ from spark_ext.options import Milliseconds, json_object
 from spark_ext.schemas.strptime import refused_directive
 from spark_ext.sources.contract import SourceOptions
 from spark_ext.sources.files.encodings import Encoding
+from spark_ext.sources.files.inferred import FrozenSchema
 from spark_ext.sources.spark_names import FILES
+from spark_ext.storage import Location
 
 FORMATS = {
     ".parquet": "parquet",
@@ -55,6 +57,11 @@ class FilesOptions(SourceOptions):
     """A folder, a file or a glob pattern: a local path, or a URI that pyarrow.fs supports."""
     format: Literal["parquet", "orc", "avro", "csv", "json"] | None = None
     """File format; default: by the suffix of each file's name."""
+    infer: bool = False
+    """CSV with a header, and JSON: whether the columns are inferred from the first files, and kept."""
+    schema_location: str | None = None
+    """With `infer`: path or URI of the file in which the columns are kept. It is made by the first `load()`, and later
+    ones take the columns from it."""
     recursive: bool = True
     """Whether to read subfolders."""
     pattern: str | None = None
@@ -101,10 +108,23 @@ class FilesOptions(SourceOptions):
     metadata: bool = False
     """Whether rows have the column `_metadata`: path, name, size and modification time of their file."""
 
+    def identity(self) -> dict[str, str]:
+        """What it reads, and as which columns if they are inferred."""
+        found = super().identity()
+        if self.schema_location is not None:
+            frozen = FrozenSchema.find(self.schema_location, f"source '{self.uid}'")
+            found["schema"] = "" if frozen is None else frozen.ddl
+        return found
+
     @field_validator("sep", mode="before")
     @classmethod
     def _tab(cls, value: object) -> object:
         return "\t" if value == "\\t" else value
+
+    @field_validator("schema_location")
+    @classmethod
+    def _absolute_location(cls, path: str | None) -> str | None:
+        return None if path is None else Location.of(path, {}).uri
 
     @field_validator("header", mode="plain")
     @classmethod
@@ -145,6 +165,10 @@ class FilesOptions(SourceOptions):
     def _together(self) -> FilesOptions:
         if self.format in BINARY and self.encoding != "utf-8":
             raise ValueError(f"encoding is for text: {self.format} files have none")
+        if self.infer != (self.schema_location is not None):
+            raise ValueError("infer=true and schema_location need each other: what is inferred is kept there")
+        if self.infer and self.format in BINARY:
+            raise ValueError(f"infer is for CSV and JSON: {self.format} files contain their columns")
         if self.columns and not self.header:
             raise ValueError("columns needs header=true or header=normalize: without a header files name no columns")
         for name in ("skip_rows", "header", "columns"):

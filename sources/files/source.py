@@ -8,6 +8,7 @@ become new channels as they appear. A file that has been read is never opened ag
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -15,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from spark_ext.bad_rows.row import MOST_REASON
 from spark_ext.clients.library import load
@@ -30,6 +31,7 @@ from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.schemas.columns import constant, folder_values, spark_schema
 from spark_ext.sources.contract import Advance, BadRow, Channel, ChannelSource, Limit
 from spark_ext.sources.files import metadata
+from spark_ext.sources.files.inferred import SAMPLED_FILES, FrozenSchema, merged
 from spark_ext.sources.files.lines import LinesFormat
 from spark_ext.sources.files.options import BINARY, BY_ROW, FORMATS, FilesOptions
 from spark_ext.sources.files.parquet import ParquetFormat
@@ -79,20 +81,26 @@ class Files(ChannelSource):
         options = self.options
         return Listing(*self._place, self._operator, options.recursive, options.pattern, options.order)
 
-    def schema(self) -> StructType:
-        """The schema of the first file, with the keys of `key=value` folders as strings; not of CSV and JSON."""
-        entries = self._listing.entries()
-        first = next((entry for entry in entries if entry.size), None)
-        if first is None:
+    def _with_rows(self) -> list[Entry]:
+        """The files that are not empty."""
+        entries = [entry for entry in self._listing.entries() if entry.size]
+        if not entries:
             raise self._refusal(
                 f"'{shown(self.options.path)}' contains no file to take the schema from",
                 "declare the columns with .schema(...), or correct the option 'path'",
             )
+        return entries
+
+    def schema(self) -> StructType:
+        """The schema of the first file, with the keys of `key=value` folders as strings; not of CSV and JSON."""
+        if self.options.schema_location is not None:
+            return self._with_metadata(self._frozen(self.options.schema_location).columns, by_row=False)
+        first = self._with_rows()[0]
         file = self._file(first.name, first.size, first.modified)
         if self._format_name(first.name) in ("csv", "json"):
             raise self._refusal(
                 f"file '{first.name}' does not contain the types of its columns",
-                "declare the columns with .schema(...)",
+                "declare the columns with .schema(...), or set infer=true and schema_location",
             )
         try:
             found = spark_schema(self._columns_of(file))
@@ -103,14 +111,56 @@ class Files(ChannelSource):
         for key in folder_values(first.name):
             if key not in found.names:
                 found = found.add(key, "string")
-        if self.options.metadata:
-            if metadata.NAME in found.names:
-                raise self._refusal(
-                    f"file '{first.name}' has a column '{metadata.NAME}' of its own",
-                    "set metadata=false, or declare the columns with .schema(...)",
-                )
-            found = found.add(metadata.NAME, metadata.spark_type(by_row=self._format_name(first.name) in BY_ROW))
+        return self._with_metadata(found, by_row=self._format_name(first.name) in BY_ROW)
+
+    def _with_metadata(self, found: StructType, *, by_row: bool) -> StructType:
+        if not self.options.metadata:
+            return found
+        if metadata.NAME in found.names:
+            raise self._refusal(
+                f"the files have a column '{metadata.NAME}' of their own",
+                "set metadata=false, or declare the columns with .schema(...)",
+            )
+        return StructType([*found, StructField(metadata.NAME, metadata.spark_type(by_row=by_row))])
+
+    def _frozen(self, location: str) -> FrozenSchema:
+        """The columns that are kept; at the first load those of the first files, which are then kept."""
+        found = FrozenSchema.find(location, self._operator)
+        if found is None:
+            found = self._inferred(location).freeze(location, self._operator)
+            print(f"{self._operator}: inferred {found.ddl}; kept in {shown(location)}", file=sys.stderr, flush=True)
+        place = self.options.identity()["path"]
+        if found.place != place:
+            raise self._refusal(
+                f"'{location}' has the columns of '{found.place}', and this source reads '{place}'",
+                "give each source a schema_location of its own, or correct the entry 'path' of that file",
+            )
         return found
+
+    def _inferred(self, location: str) -> FrozenSchema:
+        if location.startswith(f"{self._listing.root.rstrip('/')}/"):
+            raise self._refusal(
+                f"the option 'schema_location' is '{location}', in the folder that is read", "choose another folder"
+            )
+        samples, kinds, folders = [], set[str](), StructType()
+        for entry in self._with_rows()[:SAMPLED_FILES]:
+            kind = self._format_name(entry.name)
+            self._refuse_options(entry.name, kind)
+            if kind in BINARY or (kind == "csv" and not self.options.header):
+                raise self._refusal(
+                    f"infer=true is for CSV files with a header and for JSON files, and not for '{entry.name}'",
+                    "set the option 'header' if it has one, or declare the columns with .schema(...)",
+                )
+            kinds.add(kind)
+            made = (CsvFormat if kind == "csv" else JsonFormat)(pa.schema([]), self.options)
+            samples.append((entry.name, made.infer(self._file(entry.name, entry.size, entry.modified))))
+            for key in folder_values(entry.name):
+                folders = folders if key in folders.names else folders.add(key, "string")
+        found = merged(samples, self._operator, as_text=kinds == {"csv"})
+        whole = StructType([*(field for field in found if field.name not in folders.names), *folders])
+        if not whole.fields:
+            raise self._refusal("the first files have no columns", "declare the columns with .schema(...)")
+        return FrozenSchema(self.options.identity()["path"], whole)
 
     def _columns_of(self, file: InputFile) -> pa.Schema:
         kind = self._format_name(file.name)
@@ -143,8 +193,24 @@ class Files(ChannelSource):
         return True
 
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
-        """Remember the files that need not be read again."""
+        """Remember the files that need not be read again; refuse columns that are no longer those that are kept."""
+        if self.options.schema_location is not None:
+            self._check_frozen(self.options.schema_location)
         self._past.update(finished, (channel.id for channel in known))
+
+    def _check_frozen(self, location: str) -> None:
+        found = FrozenSchema.find(location, self._operator)
+        if found is None:
+            raise self._refusal(
+                f"the inferred columns are no longer kept: '{location}' is gone",
+                "restore that file; without it load() infers the columns again, and may find others",
+            )
+        kept, given = self._with_metadata(found.columns, by_row=False), self._rows_schema
+        if kept.simpleString() != given.simpleString():
+            raise self._refusal(
+                f"the columns are {given.simpleString()}, and '{location}' has {kept.simpleString()}",
+                "remove .schema(...) or infer=true; if the file was edited, load the source again",
+            )
 
     def open(self) -> None:
         """Refuse a path that does not exist, before the query starts."""
@@ -181,7 +247,7 @@ class Files(ChannelSource):
         return _channel(entry)
 
     def _fault(self, entry: Entry) -> str | None:
-        """Why a file cannot be read as a whole, if that is known without reading its rows."""
+        """Why a file cannot be read as a whole, by what is known without its rows; None: it can."""
         file = self._file(entry.name, entry.size, entry.modified)
         if not file.size:
             return None
@@ -371,7 +437,19 @@ class Files(ChannelSource):
             from spark_ext.sources.files.avro import AvroFormat
 
             return AvroFormat(self._wanted, self._operator)
+        if kind == "csv":
+            self._check_renames()
         return (CsvFormat if kind == "csv" else JsonFormat)(self._wanted, self.options)
+
+    def _check_renames(self) -> None:
+        declared = self._wanted.names
+        for theirs, ours in self.options.columns.items():
+            if ours not in declared:
+                raise self._refusal(
+                    f"the option 'columns' renames '{theirs}' to '{ours}', which is no declared column; declared are: "
+                    f"{', '.join(declared)}",
+                    "correct the option, or declare the column with .schema(...)",
+                )
 
     def _refuse_options(self, name: str, kind: str) -> None:
         """Refuse options that this format does not have, where it is known by the file alone."""

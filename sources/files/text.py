@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyarrow import csv, json, types
 
 from spark_ext.datafiles.input_file import InputFile
-from spark_ext.errors import refused
 from spark_ext.schemas.columns import match
 from spark_ext.schemas.text_types import ODD_NUMBER, json_objects, parsed_in_csv, parsed_in_json, refuse_types
+from spark_ext.sources.files.inferred import zeros_kept
 from spark_ext.sources.files.line_ends import BOM, SCAN, ends_of, filled_lines, first_line, leading_lines, without_lines
 from spark_ext.sources.files.lines import LARGEST, LinesFormat
 from spark_ext.sources.files.options import FilesOptions
@@ -41,14 +41,6 @@ class CsvFormat(LinesFormat):
         super().__init__(wanted, options)
         self._headers: dict[tuple[str, int, int | None], Header] = {}
         refuse_types(wanted, options.uid, "csv", (types.is_nested, types.is_duration))
-        for theirs, ours in options.columns.items():
-            if ours not in wanted.names:
-                raise refused(
-                    f"the option 'columns' renames '{theirs}' to '{ours}', which is no declared column; declared are: "
-                    f"{', '.join(wanted.names)}",
-                    f"source '{options.uid}'",
-                    "correct the option, or declare the column with .schema(...)",
-                )
 
     def head(self, file: InputFile) -> int:
         """The byte after the header; 0 without one."""
@@ -73,6 +65,39 @@ class CsvFormat(LinesFormat):
         )
         self._refuse_open_lines(block, table.num_rows)
         return self._shaped(file, table)
+
+    def infer(self, file: InputFile) -> pa.Schema:
+        """The columns of the header; lines that do not parse are left out."""
+        names = self._header(file).names
+        if not all(names) or len(set(names)) < len(names):
+            raise file.refusal(
+                f"its header does not name each column once: {', '.join(names)}",
+                "declare the columns that are needed with .schema(...) instead of infer=true",
+            )
+        block = self._sample(file)
+        if not bytes(block).strip(self.blank):
+            return pa.schema([(name, pa.null()) for name in names])
+        parse = self._parse_options()
+        parse.invalid_row_handler = lambda _: "skip"
+        pattern = self._options.timestamp_format
+
+        def read(kinds: dict[str, pa.DataType]) -> pa.Table:
+            return csv.read_csv(
+                pa.BufferReader(block),
+                read_options=csv.ReadOptions(use_threads=False, block_size=block.size + 1, column_names=names),
+                parse_options=parse,
+                convert_options=csv.ConvertOptions(
+                    column_types=kinds,
+                    check_utf8=False,
+                    null_values=sorted({"", self._options.null_value}),
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                    timestamp_parsers=[csv.ISO8601 if pattern is None else pattern],
+                ),
+            )
+
+        with file.faults():
+            return zeros_kept(read({}).schema, read(dict.fromkeys(names, pa.string())))
 
     def _refuse_open_lines(self, block: pa.Buffer, rows: int) -> None:
         """Refuse values over several lines everywhere, because a range may begin or end inside of one."""
@@ -246,6 +271,17 @@ class JsonFormat(LinesFormat):
                 "'multiline'"
             )
         return self._shaped(file, table)
+
+    def infer(self, file: InputFile) -> pa.Schema:
+        """The keys of all objects of the sample."""
+        # Arrow ends the process if the first value of a block is null.
+        data = b"{}\n" + bytes(self._sample(file))
+        with file.faults():
+            return json.read_json(
+                pa.BufferReader(data),
+                read_options=json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+                parse_options=json.ParseOptions(newlines_in_values=self._whole),
+            ).schema
 
     def _objects(self, file: InputFile, block: pa.Buffer) -> pa.Table:
         """All objects of a block."""

@@ -72,6 +72,30 @@ def test_a_uid_that_is_missing_or_stands_for_two(lab: JobHarness) -> None:
     assert lab.numbers() == expected(10)
 
 
+@pytest.mark.slow(15, "runs a job three times")
+def test_a_job_refuses_other_inferred_columns_than_those_it_began_with(lab: JobHarness) -> None:
+    """They come after the kept ones were deleted, and other files were there by then; put back, the job continues."""
+    place, kept = lab.folder / "files", lab.folder / "schema.json"
+    place.mkdir()
+    (place / "a.csv").write_text("channel,n\na,1\n")
+
+    def run() -> None:
+        files = lab.spark.readStream.format("files").options(uid="files", path=str(place), header="true", watch="true")
+        frame = files.options(infer="true", schema_location=str(kept)).load()
+        lab.job(frame.selectExpr("channel", "cast(n as bigint) n")).run(until="now", progress=False)
+
+    run()
+    content = kept.read_text()
+    kept.unlink()
+    (place / "a.csv").write_text("channel,n\na,01\n")
+    with refused(ConfigurationError, "q", "option 'schema' of source 'files' was '`channel` string, `n` bigint'"):
+        run()
+    (place / "b.csv").write_text("channel,n\nb,2\n")
+    kept.write_text(content)
+    run()
+    assert lab.numbers() == [("a", 1), ("b", 2)]
+
+
 def test_an_unknown_option(lab: JobHarness) -> None:
     with refused(ConfigurationError, "numbers in", "unknown option 'count'; did you mean 'counts'?"):
         lab.source(count="10")

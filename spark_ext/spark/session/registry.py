@@ -211,7 +211,7 @@ def noted_exhausted(uid: str, place: Path, start: int) -> dict[str, Any] | None:
 
 def note_changed(place: Path, uid: str, start: int, channels: Sequence[str]) -> None:
     """Note the channels of a source that have changed since they were read, in a start of the job."""
-    with suppress(OSError):  # it is noted again when channels are next discovered
+    with suppress(OSError):  # the next start notes it again
         if (place / f"{uid}.json").exists():
             found = {"start": start, "count": len(channels), "channels": list(channels[:_NAMED])}
             write_private(place / note(uid, "changed"), found)
