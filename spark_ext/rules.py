@@ -120,8 +120,9 @@ def _all(rules: Sequence[Rule]) -> Column:
 
 
 def _judged(df: DataFrame, rules: tuple[Rule, ...]) -> DataFrame:
-    failed = (F.when(~_passes(rule), F.lit(number)) for number, rule in enumerate(rules))
-    numbers = F.when(~_all(rules), F.array_compact(F.array(*failed))).cast("array<int>")
+    # Without functions of a lambda, such as array_compact: Spark generates no code for a plan with one.
+    failed = (F.when(_passes(rule), F.lit(-1)).otherwise(F.lit(number)) for number, rule in enumerate(rules))
+    numbers = F.when(~_all(rules), F.array_remove(F.array(*failed), -1))
     return df.select("*", numbers.alias(COLUMN, metadata=to_metadata(rules)))
 
 

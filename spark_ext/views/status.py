@@ -6,7 +6,7 @@ print(status.state, status.query("daily").rows)
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -17,7 +17,7 @@ from spark_ext.ledger import Ledger
 from spark_ext.ledger.heartbeat import is_silent
 from spark_ext.ledger.schema import JobRow
 from spark_ext.model.lifecycle import State
-from spark_ext.views.page.facts import Facts, FactsReader, Resets, bad_rows_of, newest_states
+from spark_ext.views.page.facts import Facts, FactsReader, Resets, bad_rows_of, newest_states, rule_failures
 from spark_ext.views.page.figures import NONE, counts_of, exchange_of, figures_of, inboxes_of, query_lag, said_of
 from spark_ext.views.page.history import timeline_of, whole
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot, SourceSnapshot
@@ -186,9 +186,7 @@ def _queries(facts: Facts) -> tuple[QuerySnapshot, ...]:
         }
     )
     ended = {(row["query"], row["source"]) for row in flags if row["kind"] == "source"}
-    bad, failures = bad_rows_of(facts, resets), defaultdict[str, Counter[str]](Counter)
-    for row in filter(resets.counts, facts.bad_rows):
-        failures[row["query"]].update(row["rules"] or {})
+    bad, failures = bad_rows_of(facts, resets), rule_failures(facts, resets)
     sources: dict[str, list[SourceSnapshot]] = {}
     for (query, source), number in sorted(channels.items()):
         one = SourceSnapshot(
@@ -213,7 +211,7 @@ def _queries(facts: Facts) -> tuple[QuerySnapshot, ...]:
                 committed_at=_moment(own.at) if own.epochs else None,
                 rows=own.rows,
                 bad_rows=bad[uid],
-                rule_failures=dict(failures[uid]),
+                rule_failures=failures.get(uid, {}),
                 late_rows=own.late,
                 state_rows=None,
                 lag_rows=lag.rows,

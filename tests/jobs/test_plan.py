@@ -1,13 +1,17 @@
 """A plan of a start: what it says is what the start then does, and nothing is written for it."""
 
 import json
+from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_ext as sx
-from spark_ext.errors import ConfigurationError, JobRunningError
+from spark_ext.errors import ConfigurationError, JobRunningError, StateError
 from spark_ext.jobs.job import Job
+from spark_ext.jobs.starting.recorded_past import refuse_half_rescaled
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.memory import JobMemory
 from tests.support.folders import unchanged
 from tests.support.jobs import JobHarness, stopped
 
@@ -101,3 +105,14 @@ def test_a_plan_of_a_job_without_queries_or_of_another_job_is_refused(lab: JobHa
     lab.add(other, lab.source(counts="5"), query="q", out="out")
     (refusal,) = other.plan().refusals
     assert "belongs to job 'lab'" in refusal.what
+
+
+def test_an_interrupted_rescale_is_left_to_the_start(tmp_path: Path) -> None:
+    """It is refused by the name of its query, and nothing is completed."""
+    for name in ("checkpoint.rescaled-20240506T000000000000", "checkpoint.until-20240506T000000000000"):
+        (tmp_path / "queries" / "q" / name).mkdir(parents=True)
+    memory = JobMemory.read(Ledger(str(tmp_path)))
+    with unchanged(tmp_path), pytest.raises(StateError, match="a rescale of this query was interrupted") as refused:
+        refuse_half_rescaled("lab", str(tmp_path), memory, ["p", "q"])
+    assert refused.value.operator == "job 'lab', query 'q'"
+    refuse_half_rescaled("lab", str(tmp_path), memory, ["p"])

@@ -21,7 +21,7 @@ def run(uid: str, state: State = State.RUNNING, **values: Any) -> Any:
     given = {"reason": "", "had_finished": False, "committed": -1, "offsets": None, "figures": figures(), **values}
     return SimpleNamespace(
         spec=SimpleNamespace(uid=uid), state=state, shown=Shown(state, given["reason"]), phase="",
-        bad_rows=SimpleNamespace(total=0), **given,
+        bad_rows=SimpleNamespace(total=0, failures={}), **given,
     )  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def test_json_of_a_result() -> None:
     assert daily == {
         **{"uid": "daily", "state": "FINISHED", "finished": True, "finished_before": False, "reason": "drained"},
         **{"epochs": 5, "last_epoch": 4, "rows": 1000, "bad_rows": 0, "late_rows": 0, "state_rows": 2, "lag_rows": 0},
-        **{"parts_ms": None, "lag_at": None, "latencies": []},
+        **{"parts_ms": None, "lag_at": None, "latencies": [], "rule_failures": {}},
         "sources": [{"uid": "files", "finished": True, "channels_finished": 2, "channels_running": 1, "lag_rows": 0}],
     }
     assert (hourly["finished_before"], hourly["last_epoch"], hourly["sources"]) == (True, None, [])

@@ -9,7 +9,7 @@ import pytest
 
 from spark_ext import failpoints
 from spark_ext.failpoints import FailPoint
-from spark_ext.spark.logs.rescaled import BUILDING, complete, discard, replace, take
+from spark_ext.spark.logs.rescaled import BUILDING, complete, discard, is_interrupted, replace, take
 
 AT = datetime(2024, 5, 6, tzinfo=timezone.utc)
 
@@ -50,13 +50,14 @@ def test_the_copy_takes_the_place_and_the_former_one_is_kept(place: Path) -> Non
 
 def test_one_that_was_moved_aside_is_replaced_by_the_next_start(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(monkeypatch, FailPoint.RESCALE_MOVED_ASIDE, place)
-    assert content(place) is None
-    assert complete(str(place)) and content(place) == "copy"
+    assert content(place) is None and is_interrupted(str(place))
+    assert complete(str(place)) and content(place) == "copy" and not is_interrupted(str(place))
     assert names(place) == ["checkpoint", "checkpoint.until-20240506T000000000000"]
 
 
 def test_a_copy_beside_an_unmoved_checkpoint_is_deleted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(monkeypatch, FailPoint.RESCALE_BEFORE_MOVING_ASIDE, place)
+    assert not is_interrupted(str(place))
     assert not take(str(place)) and len(names(place)) == 2, "whoever does not own the job changes nothing"
     assert not complete(str(place)) and content(place) == "first"
     assert names(place) == ["checkpoint"]

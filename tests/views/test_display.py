@@ -16,10 +16,10 @@ def test_text() -> None:
 
 
 def test_rows_that_are_in_no_output_are_named() -> None:
-    left_out = query("a", rows=7, bad_rows=1, late_rows=1200, reason="stopped")
-    left = "7 rows in 0 epochs, 1 bad row put aside, at least 1,200 late rows dropped"
-    assert f"  a: RUNNING, {left}" in job_text(job(left_out))
-    assert "<td>1 bad row put aside; at least 1,200 late rows dropped; stopped</td>" in job_html(job(left_out))
+    left_out = query("a", rows=7, bad_rows=1, late_rows=1200, rule_failures={"r": 3}, reason="stopped")
+    said = ["1 bad row put aside", "3 rows failed rule 'r'", "at least 1,200 late rows dropped"]
+    assert f"  a: RUNNING, 7 rows in 0 epochs, {', '.join(said)}" in job_text(job(left_out))
+    assert f"<td>{'; '.join(said)}; stopped</td>".replace("'", "&#x27;") in job_html(job(left_out))
 
 
 def test_text_of_a_failed_job_ends_with_the_error() -> None:

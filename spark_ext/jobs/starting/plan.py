@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from spark_ext.control.job_events import in_force
-from spark_ext.errors import ConfigurationError, SparkExtError, StateError, TransientError
+from spark_ext.errors import ConfigurationError, JobRunningError, SparkExtError, StateError, TransientError
 from spark_ext.exchange.kinds import parts
 from spark_ext.failures.classifier import load
 from spark_ext.failures.labels import FailureType
@@ -244,8 +244,9 @@ def plan_job(
             other_hosts=options.other_hosts,
         )
     )
-    memory = JobMemory.read(ledger)
-    found = tried(lambda: _examined(composition, memory, ledger, coming, options))
+    found = None
+    if all(isinstance(one, JobRunningError) for one in refusals):  # else the ledger cannot be relied on
+        found = tried(lambda: _examined(composition, ledger, coming, options))
     if found is None or found.start is None:
         return JobPlan(job=job, state_directory=ledger.uri, incarnation=coming.number, refusals=tuple(refusals))
     start = found.start
@@ -259,11 +260,7 @@ def plan_job(
             tried(partial(OperatorHooks.check, spec))
         queries.append(_query(spec, start, ledger, tried, surveys=backend.own_workers))
     queries += [QueryPlan(uid=gate.uid, action="waits") for gate in found.gated]
-    who = f"job '{job}'"
-    missing = {
-        link.name: parts(link.kind, link.path, f"{who}, exchange '{link.name}'", link.options).master.describe() is None
-        for link in found.links
-    }
+    created = {link.name: tried(partial(_is_new, link, f"job '{job}', exchange '{link.name}'")) for link in found.links}
     return JobPlan(
         job=job,
         state_directory=ledger.uri,
@@ -271,13 +268,12 @@ def plan_job(
         refusals=tuple(refusals),
         notices=tuple(f"query '{one.query}': {one.what} ({one.action})" for one in start.notices()),
         queries=tuple(queries),
-        exchanges=missing,
+        exchanges={name: new for name, new in created.items() if new is not None},
     )
 
 
-def _examined(
-    composition: Composition, memory: JobMemory, ledger: Ledger, coming: NextStart, options: StartOptions
-) -> Examined:
+def _examined(composition: Composition, ledger: Ledger, coming: NextStart, options: StartOptions) -> Examined:
+    memory = JobMemory.read(ledger)
     refuse_half_rescaled(composition.job, ledger.uri, memory, composition.uids)
     configuration = composition.stored_configuration()
     return examined(composition, memory, ledger, configuration, coming, options, halted=False)
@@ -314,9 +310,13 @@ def _query(
         epoch=epoch if epoch >= 0 else None,
         changes=tuple(map(str, changes)),
         writes={} if sink is None else operators.identity(sink.format, sink.options),
-        creates=sink is not None and _is_missing(sink),
+        creates=sink is not None and bool(tried(partial(_is_missing, sink))),
         sources=tuple(sources),
     )
+
+
+def _is_new(link: Link, operator: str) -> bool:
+    return parts(link.kind, link.path, operator, link.options).master.describe() is None
 
 
 def _is_missing(sink: OperatorSpec) -> bool:

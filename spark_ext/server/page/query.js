@@ -53,6 +53,7 @@ export function create(session, store, [uid]) {
         ["Since", moment(query.since)],
         ["Rows/s", compact(query.rate)],
         ["Rows", number(query.rows)],
+        ...Object.entries(query.rule_failures).map(([rule, rows]) => [`Fail rule ${rule}`, counted(rows, "row")]),
         ["Epochs", number(query.epochs)],
         ["Last epoch", query.last_epoch === null ? "–" : `${query.last_epoch}, ${duration(query.last_ms)}`],
         ["Committed", moment(query.committed_at)],

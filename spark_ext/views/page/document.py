@@ -16,7 +16,7 @@ from spark_ext.ledger.identity import OBSERVER
 from spark_ext.masking import mask
 from spark_ext.views.page import graph
 from spark_ext.views.page.epochs import points_each, series_of, series_of_all
-from spark_ext.views.page.facts import Facts, Resets, bad_rows_of, newest_states
+from spark_ext.views.page.facts import Facts, Resets, bad_rows_of, newest_states, rule_failures
 from spark_ext.views.page.figures import (
     NONE,
     Figures,
@@ -119,6 +119,7 @@ def _queries(
     finals = {row["query"] for row in facts.checkpoints if row["kind"] == "final" and resets.counts(row)}
     bad = bad_rows_of(facts, resets)
     gone = graph.gone(facts.jobs).keys() - made_of.keys()
+    failures = rule_failures(facts, resets)
     found = []
     for uid in sorted((entered.keys() | figures.keys() | made_of.keys()) - gone):
         state = resets.state(uid, entered)
@@ -137,6 +138,7 @@ def _queries(
                 "rows": own.rows,
                 "bad_rows": bad[uid],
                 "late_rows": own.late,
+                "rule_failures": failures.get(uid, {}),
                 "last_epoch": own.last if own.epochs else None,
                 "last_ms": own.last_ms,
                 "parts": dict(facts.parts.get(uid, {})),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -125,6 +125,14 @@ def bad_rows_of(facts: Facts, resets: Resets) -> Counter[str]:
     for row in facts.bad_rows:
         found[row["query"]] += row["rows"] if resets.counts(row) else 0
     return found
+
+
+def rule_failures(facts: Facts, resets: Resets) -> dict[str, dict[str, int]]:
+    """By query and rule, how many rows fail it; only rules that any row fails."""
+    found = defaultdict[str, Counter[str]](Counter)
+    for row in filter(resets.counts, facts.bad_rows):
+        found[row["query"]].update(row["rules"] or {})
+    return {query: dict(counts) for query, counts in found.items() if counts}
 
 
 def newest_states(states: Rows) -> dict[str, Mapping[str, Any]]:

@@ -72,6 +72,16 @@ def test_it_agrees_with_the_status(state: str, document: dict[str, Any]) -> None
     assert [span["outcome"] for span in document["timeline"]["spans"]] == ["lost", ""]
 
 
+def test_a_query_has_the_rows_that_fail_its_rules(facts: Facts) -> None:
+    """By rule, over its epochs; those of before a reset do not count."""
+    given = [("price", 1, {"positive": 2}), ("price", 1, {"positive": 1, "known": 4}), ("price", 0, {"known": 9})]
+    bad = tuple({"query": query, "rows": 0, "rules": rules, "lineage": lineage} for query, lineage, rules in given)
+    reset = started("reset", query="price", lineage=1)
+    found = page(replace(facts, bad_rows=(*bad, {**bad[0], "rules": None}), jobs=(*facts.jobs, reset)), NOW)
+    failures = {query["uid"]: query["rule_failures"] for query in found["queries"]}
+    assert failures.pop("price") == {"positive": 3, "known": 4} and not any(failures.values())
+
+
 def test_a_query_has_the_latencies_from_its_sources(facts: Facts) -> None:
     one = LatencySnapshot(source="in", ms=70, at=NOW, hops=(("p", 30), ("price", 70)), way=("x-in",), markers=2)
     found = page(replace(facts, latencies={"price": (one,)}), NOW)["queries"]
