@@ -114,7 +114,7 @@ class WebhookListener(IncidentListener):
     def _deliver(self, content: Mapping[str, Any], delivery: str) -> None:
         body = json.dumps(content, separators=(",", ":")).encode()
         attempts = Retrying(
-            retry=retry_if_exception_type(_Again),
+            retry=retry_if_exception_type(TemporaryFailure),
             wait=wait_exponential(multiplier=0.2, max=5) + wait_random(0, 0.2),
             stop=stop_after_delay(self._options.give_up_after / 1000),
             reraise=True,
@@ -137,11 +137,11 @@ class WebhookListener(IncidentListener):
             # It follows no redirects: a signed request goes where the configuration says.
             answer = exchange(self._pool, "POST", url, self._headers(body, delivery), body, seconds)
         except (client.TimeoutException, client.NetworkError, client.ProtocolError, client.ProxyError) as problem:
-            raise _Again(f"{host} cannot be reached: {type(problem).__name__}") from None
+            raise TemporaryFailure(f"{host} cannot be reached: {type(problem).__name__}") from None
         if 200 <= answer.status < 300:
             return
         said = masking.mask(" ".join(answer.text[:_SHOWN].split()))
-        kind = _Again if answer.status in _AGAIN or answer.status >= 500 else RuntimeError
+        kind = TemporaryFailure if answer.status in _AGAIN or answer.status >= 500 else RuntimeError
         raise kind(f"{host} has answered {answer.status}: {said}")
 
     def _headers(self, body: bytes, delivery: str) -> dict[str, str]:
@@ -158,7 +158,7 @@ class WebhookListener(IncidentListener):
 _LONG: Final = 16  # characters from which a path may be a secret, as those of chat services are
 
 
-class _Again(RuntimeError):
+class TemporaryFailure(RuntimeError):
     """Worth a further attempt."""
 
 
