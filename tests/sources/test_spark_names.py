@@ -9,7 +9,7 @@ from spark_ext.sources.files.options import FilesOptions
 from spark_ext.spark.session import formats
 
 SOURCES = {one.name(): one.options_type for one in formats.load() if issubclass(one, ChannelSource)}
-NAMES = [(source, name) for source, kind in SOURCES.items() for name in kind.foreign_names]
+NAMES = [(source, name) for source, kind in SOURCES.items() for name in sorted(kind.foreign_names)]
 
 
 @pytest.mark.parametrize(("source", "name"), NAMES, ids=[" ".join(one) for one in NAMES])

@@ -195,7 +195,7 @@ ROWS = pa.RecordBatch.from_pylist([{"n": 1}])
 SCHEMA = StructType([StructField("n", LongType())])
 CALLS: dict[str, Callable[[], object]] = {
     "contract kits": lambda: worker_internals.unpickled(worker_internals.pickled(1)),
-    "spark-ext run": lambda: worker_internals.pickle_by_value(worker_internals),
+    "spark-ext run and register": lambda: worker_internals.pickle_by_value(worker_internals),
     "async_map": lambda: worker_internals.table_of(worker_internals.rows_of(ROWS, SCHEMA), SCHEMA),
     "sources and sinks": lambda: (
         worker_internals.from_arrow_type(worker_internals.to_arrow_type(LongType())),
