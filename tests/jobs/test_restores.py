@@ -19,7 +19,8 @@ from tests.support.saved import ALL, Chain, act, first_rows, of_snapshot
 from tests.support.waiting import until
 
 RESTORE = tuple(point for point in FailPoint if point.startswith("restore."))
-RESCALE = tuple(point for point in FailPoint if point.startswith("rescale."))
+OF_EXCHANGES = FailPoint.RESCALE_REDISTRIBUTED
+RESCALE = tuple(point for point in FailPoint if point.startswith("rescale.") and point is not OF_EXCHANGES)
 SAVEPOINT = tuple(point for point in FailPoint if point.startswith("savepoint."))
 KILLED = {
     "restore": (FailPoint.RESTORE_BEGUN, FailPoint.RESTORE_MOVED_ASIDE, FailPoint.RESTORE_COMPLETE),

@@ -94,7 +94,8 @@ def local_property(name: str) -> str | None:
     return None if context is None or context._jsc is None else context.getLocalProperty(name)
 
 
-_BOOT_WARNING: Final = re.compile(rb"^WARNING: Using incubator modules: .*\n", re.MULTILINE)
+_WARNING: Final = b"WARNING: Using incubator modules: "
+_BOOT_WARNING: Final = re.compile(rb"^" + _WARNING + rb".*\n", re.MULTILINE)
 _CHUNK: Final = 65_536  # bytes that are read at once
 
 
@@ -122,18 +123,22 @@ def without_boot_warning() -> Iterator[None]:
 
 
 def _forward(source: int, target: int) -> None:
-    """Copy until the end, without the warning where it comes first."""
-    begin: bytes | None = b""
+    """Copy until the end, without the first such warning."""
+    held: bytes | None = b""  # the begin of a line that may be the warning; None: it has come
     while chunk := os.read(source, _CHUNK):
-        if begin is not None:
-            begin += chunk
-            if b"\n" not in begin and begin.startswith(b"WARNING"):
-                continue  # the rest of the line comes
-            chunk, found = _BOOT_WARNING.subn(b"", begin, count=1)
-            begin = None if found else b""
-        # Whoever read it may be gone; what is written into the pipe is taken even so.
-        with contextlib.suppress(OSError):
-            os.write(target, chunk)
+        if held is not None:
+            chunk, found = _BOOT_WARNING.subn(b"", text := held + chunk, count=1)
+            line = text[text.rfind(b"\n") + 1 :]
+            held = None if found else line if _WARNING.startswith(line[: len(_WARNING)]) else b""
+            chunk = chunk[: len(chunk) - len(held or b"")]
+        _write(target, chunk)
+    _write(target, held or b"")
+
+
+def _write(target: int, chunk: bytes) -> None:
+    # Whoever read it may be gone; what is written into the pipe is taken even so.
+    with contextlib.suppress(OSError):
+        os.write(target, chunk)
 
 
 @by_name

@@ -222,7 +222,7 @@ def test_other_fields_are_refused_before_a_row_is_read(tmp_path: Path, kind: str
 
 def test_a_column_of_that_name_in_the_file_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"_metadata": [1]}), tmp_path / "x.parquet")
-    with pytest.raises(ConfigurationError, match="has a column '_metadata' of its own"):
+    with pytest.raises(ConfigurationError, match="have a column '_metadata' of their own"):
         Files(options(tmp_path, metadata="true")).schema()
     assert read_all(source(tmp_path)) == [{"_metadata": 1}]
 
