@@ -1,4 +1,4 @@
-"""A first job: a million generated rows into a Delta table, where the job ends by itself.
+"""A first job: generated rows, counted in windows of event time, into a Delta table. It ends by itself.
 
     python first.py
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import spark_ext as sx
 
@@ -19,15 +19,29 @@ OUT = Path("out/gallery/first")
 
 
 def job(spark: SparkSession) -> sx.Job:
-    rows = spark.readStream.format("datagen").option("uid", "rows").option("rows", 1_000_000).load()
-    table = rows.writeStream.format("delta_2pc").option("uid", "table").option("path", str(OUT / "table"))
-    return sx.Job(spark, "first", state=OUT / "state").add("copy", table)
+    rows = (
+        spark.readStream.format("datagen")
+        .option("uid", "numbers")
+        .option("rows", 60_000)
+        .option("channels", 4)
+        .option("max_rows_per_epoch", 10_000)
+        .option("step_ms", 10)
+        .load()
+    )
+    counts = (
+        sx.with_watermark(rows, "ts", "3 minutes")
+        .groupBy(F.window("ts", "30 seconds"))
+        .agg(F.count("*").alias("rows"), F.round(F.avg("value"), 3).alias("mean"))
+        .select(F.col("window.start").alias("start"), "rows", "mean")
+    )
+    table = counts.writeStream.format("delta_2pc").option("uid", "counts-table").option("path", str(OUT / "counts"))
+    return sx.Job(spark, "first", state=OUT / "state").add("count", table)
 
 
 def main() -> None:
-    spark = sx.session("first")
+    spark = sx.session("first_job", master="local[2]")
     print(job(spark).run(progress=False))
-    print(DeltaTable(OUT / "table").to_pandas().groupby("key").size().head())
+    spark.read.format("delta").load(str(OUT / "counts")).orderBy("start").show(3)
 
 
 if __name__ == "__main__":

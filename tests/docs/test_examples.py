@@ -82,7 +82,7 @@ def test_the_first_job_is_the_same_everywhere() -> None:
 
 
 def test_the_first_job_runs_and_runs_again_to_nothing(runner: Runner) -> None:
-    job = runner.run("first", f"{README[0]}\nprint({AGAIN!r})\n{README[0]}").well()
+    job = runner.run("readme", f"{README[0]}\nprint({AGAIN!r})\n{README[0]}").well()
     first, _, again = job.said.partition(AGAIN)
     assert "job 'first' FINISHED: 60,000 rows" in first
     assert "job 'first' FINISHED: 0 rows in 0 epochs" in again
