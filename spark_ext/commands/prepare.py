@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import shutil
 import sys
 from enum import Enum
@@ -16,6 +15,7 @@ import typer
 
 from spark_ext.commands.output import print_rows, print_text
 from spark_ext.errors import refused
+from spark_ext.options import unknown
 
 _WHO: Final = "spark-ext init"
 _INSTALLED: Final = ("share", "spark-ext", "gallery")  # below the environment's folder
@@ -36,9 +36,7 @@ def init(program: ProgramArgument = None, folder: FolderOption = Path()) -> None
         print_text("spark-ext init PROGRAM copies one into this folder")
         return
     if program not in programs:
-        near = difflib.get_close_matches(program, programs, 1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise refused(f"unknown program '{program}'{hint}", _WHO, f"choose one of {', '.join(programs)}")
+        raise refused(*unknown("program", program, programs, {}, _WHO))
     copy = folder / programs[program].name
     if copy.exists():
         raise refused(f"{copy} exists", _WHO, "move it away, or choose another folder with --folder")

@@ -100,7 +100,7 @@ def examined(
 
 
 def refuse_followers(found: Examined, memory: JobMemory, drained: int, job: str) -> None:
-    """Refuse queries that would wait for ever; `drained`: the newest lineage for which a drain is in force."""
+    """Refuse queries that would wait for ever. `drained` is the newest lineage for which a drain is in force."""
     known = ((spec, memory.of(spec.uid)) for spec in found.specs)
     check_followers([spec for spec, one in known if not one.finished and one.lineage > drained], found.graph, job)
 

@@ -34,7 +34,7 @@ from spark_ext.jobs.linking.gates import Gates
 from spark_ext.jobs.linking.inboxes import Inboxes
 from spark_ext.jobs.renamed_targets import add_events, addressed_to_nobody, with_renames
 from spark_ext.jobs.starting.flow import LateQueries, restarted_exchanges
-from spark_ext.jobs.starting.plan import StartOptions, examined, refusal_of, refuse_followers
+from spark_ext.jobs.starting.plan import Examined, StartOptions, examined, refusal_of, refuse_followers
 from spark_ext.jobs.starting.recorded_past import RecordedState, complete_rescales, recall
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.view import event_of
@@ -56,15 +56,12 @@ from spark_ext.storage import LocalFolder, local_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_ext.jobs.composition import Composition, Gate
-    from spark_ext.jobs.linking.exchanges import Link
-    from spark_ext.jobs.linking.inboxes import InboxLink
+    from spark_ext.jobs.composition import Composition
     from spark_ext.ledger import Ledger
     from spark_ext.ledger.memory import QueryMemory
     from spark_ext.metrics.job_metrics import JobMetrics
     from spark_ext.model.configuration import Configuration
     from spark_ext.model.control import Event
-    from spark_ext.model.dag import JobGraph
     from spark_ext.observing.bookkeeping import Bookkeeping
     from spark_ext.queries.context import WatchContext
     from spark_ext.queries.spec import QuerySpec
@@ -79,11 +76,7 @@ LOOK_EVERY = 0.05  # pause between two looks at the workers, s, if none of them 
 class StartPlan:
     """A job that may be started."""
 
-    specs: tuple[QuerySpec, ...]  # the queries that can be built now
-    gated: tuple[Gate, ...]  # those that wait for others
-    graph: JobGraph
-    links: tuple[Link, ...]
-    inboxes: tuple[InboxLink, ...]
+    examined: Examined
     past: RecordedState
     configuration: Configuration  # in force when the queries were built
     drain: int  # the newest lineage for which a drain is in force; 0: none
@@ -218,7 +211,7 @@ def _planned(
     drain = max((event.lineage for event in in_force(ledger.open_control_events(), "drain")), default=0)
     if not (options.until_now or options.hold):
         refuse_followers(found, past.memory, drain, job)
-    return StartPlan(specs, gated, found.graph, found.links, found.inboxes, past, configuration, drain, present)
+    return StartPlan(found, past, configuration, drain, present)
 
 
 def _context(
@@ -239,8 +232,8 @@ def _context(
         drain=plan.drain,
         begun=memory.begun,
         passed=plan.configuration.sequence,
-        consumers=consumers_of(plan.links, state),
-        syncs=bool(plan.inboxes),
+        consumers=consumers_of(plan.examined.links, state),
+        syncs=bool(plan.examined.inboxes),
     )
 
 
@@ -249,10 +242,10 @@ def _supervise(
 ) -> dict[str, FinalCheckpoint]:
     """Put the queries under supervision, as an earlier run left them; returns the final checkpoints that it left."""
     memory, finals = plan.past.memory, {}
-    before = frozenset(uid for gate in plan.gated for uid in gate.after if memory.of(uid).finished)
-    waiting = {gate.uid: tuple(uid for uid in gate.after if uid not in before) for gate in plan.gated}
-    execution.plan(plan.graph, waiting)
-    for spec in plan.specs:
+    before = frozenset(uid for gate in plan.examined.gated for uid in gate.after if memory.of(uid).finished)
+    waiting = {gate.uid: tuple(uid for uid in gate.after if uid not in before) for gate in plan.examined.gated}
+    execution.plan(plan.examined.graph, waiting)
+    for spec in plan.examined.specs:
         known = memory.of(spec.uid)
         before_change = None if halted or known.finished else as_planned(spec, context.state)
         run, final = _restored(known, before_change or spec, context, elsewhere=spec.uid in plan.past.elsewhere)
@@ -301,9 +294,9 @@ def _assembled(
     request = EndRequest(context, execution)
     take_id = partial(next, count(context.first_checkpoint))
     latency = measured_latency(context, lambda: execution.graph, books.arrived)
-    inboxes = Inboxes(context, execution, plan.inboxes)
-    restarted = restarted_exchanges(plan.gated, memory)
-    exchanges = Exchanges(context, execution, plan.links, finished, restarted, latency.follow, inboxes)
+    inboxes = Inboxes(context, execution, plan.examined.inboxes)
+    restarted = restarted_exchanges(plan.examined.gated, memory)
+    exchanges = Exchanges(context, execution, plan.examined.links, finished, restarted, latency.follow, inboxes)
     late = LateQueries(
         composition,
         memory,
@@ -323,7 +316,7 @@ def _assembled(
         upkeep=Upkeep(context, ledger, execution.keep_registered),
         exchanges=exchanges,
         inboxes=inboxes,
-        gates=Gates(context, execution, plan.gated, late.build, late.begin),
+        gates=Gates(context, execution, plan.examined.gated, late.build, late.begin),
         savepoints=savepoints,
         aligned=aligned,
         periodic=PeriodicCheckpoints(context, execution, exchanges, savepoints),
