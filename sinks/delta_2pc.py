@@ -43,13 +43,19 @@ class DeltaOptions(UpsertOptions, OptimizeOptions, SinkOptions):
     """Options of `delta_2pc`."""
 
     secret_fields: ClassVar[frozenset[str]] = frozenset({"storage_options"})
+    foreign_names: ClassVar[Mapping[str, str]] = {
+        "maxrecordsperfile": "target_file_size",
+        "mergeschema": "set schema_evolution=add_columns",
+        "overwriteschema": "remove the option: a table is not replaced; write to another one",
+        "partitionby": "partition_by",
+    }
 
     by_name: ClassVar[str | None] = "table"
 
     path: str = Field(min_length=1)  # The table's root: a local path, or a URI of an object store. Created when absent
     table: str | None = Field(default=None, min_length=1)  # Instead of `path`, in jobs: its name
     partition_by: Names = ()  # Partition columns, comma-separated; fixed when the table is created
-    merge_schema: bool = False  # Whether to add missing columns to the table, as nullable columns
+    schema_evolution: Literal["refuse", "add_columns"] = "refuse"  # What is done about columns that the table lacks
     compression: Literal["snappy", "zstd", "gzip", "none"] = "snappy"  # Compression of the Parquet files
     target_file_size: Bytes = 256 * 1024**2  # Size at which a file is closed and a new one is started
     row_group_rows: int = Field(default=1_000_000, gt=0)  # Maximum rows in a row group
@@ -111,7 +117,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
             self.location,
             self.options.uid,
             partition_by=self.options.partition_by,
-            merge_schema=self.options.merge_schema,
+            adds_columns=self.options.schema_evolution == "add_columns",
             properties=properties,
             without_nulls=self._rules.not_null if self._rules else (),
             merge=self._merge,

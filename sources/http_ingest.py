@@ -70,7 +70,7 @@ class HttpIngestOptions(SourceOptions, RegisteredOptions):
     """Columns of typed rows, as Spark's JSON; `raw`: none. Default: those of the inbox. `Inbox.read` sets it."""
     metadata: bool = False
     """Whether typed rows have a column `_metadata`: gateway, sequence, received_at, event_id and content_type."""
-    begin: Literal["first", "kept"] = "first"
+    starting: Literal["first", "kept"] = "first"
     """Where a source that has read nothing begins: with the first event, and refused if some were released; or with the
     first that is still kept."""
     discovery_interval: Milliseconds = 1_000
@@ -241,7 +241,7 @@ class HttpIngestSource(ChannelSource):
             if gateway not in self._ids and self._fresh is not None:
                 self._ids[gateway] = id
                 first = [self._log(gateway).kept(), 0]
-                if first[0] and (not self._fresh or self.options.begin == "first"):
+                if first[0] and (not self._fresh or self.options.starting == "first"):
                     raise self._released_before(gateway, first[0])
             found.append(Channel(gateway, first, id))
         return found
@@ -252,7 +252,7 @@ class HttpIngestSource(ChannelSource):
             "read the inbox had committed them, and this one has read nothing of the gateway",
             operator=self._who,
             kept="the inbox is unchanged; nothing was read",
-            do="load it with begin=kept, to begin with what is still kept; what was released is in the tables that "
+            do="load it with starting=kept, to begin with what is still kept; what was released is in the tables that "
             "were written from it",
         )
 

@@ -49,7 +49,7 @@ class HttpOptions(SinkOptions):
     oauth2_auth: Literal["basic", "body"] = "basic"  # Where the secret is sent: header `Authorization`, or body
     headers: Pairs = Field(default_factory=dict, repr=False)  # Further headers as a JSON object. Never shown or stored
     headers_env: str | None = None  # The driver's environment variable with further headers, as a JSON object
-    timeout: Milliseconds = Field(default=30_000, gt=0)  # Of connecting, sending, and the whole answer, ms
+    request_timeout: Milliseconds = Field(default=30_000, gt=0)  # Of connecting, sending, and the whole answer, ms
     patience: Milliseconds = 600_000  # How long `Retry-After` may delay one request in total before the query fails, ms
     compression: Literal["none", "gzip"] = "none"
     ca_file: str | None = None  # PEM: the authority of the receiver's certificate; default: the system's

@@ -61,7 +61,7 @@ class Outbox:
             self.location,
             self._uid,
             partition_by=("epoch",),
-            merge_schema=False,
+            adds_columns=False,
             properties=PROPERTIES,
             who=f"{self._who}, outbox {self.location.uri}",
         )

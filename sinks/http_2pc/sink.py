@@ -235,7 +235,7 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
             method=options.method,
             headers=given,
             secrets=tuple(sorted(filter(None, secrets), key=len, reverse=True)),
-            timeout=options.timeout / 1000,
+            timeout=options.request_timeout / 1000,
             patience=options.patience / 1000,
             conflict=options.conflict,
             compress=options.compression == "gzip",

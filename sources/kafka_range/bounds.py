@@ -108,8 +108,8 @@ def begins(
     for place, found in _resolved(bound, list(places), ends, ask, who, "starting", matched=matched).items():
         if not future and (bound.time_of(place) or 0) > now and found == ends.latest[place]:
             raise refused(
-                f"the option 'starting_time' is in the future, and {name(place)} has no message of that time: until "
-                "then earlier messages would be read",
+                f"the option 'starting_timestamp' is in the future, and {name(place)} has no message of that time: "
+                "until then earlier messages would be read",
                 who,
                 "start the job at that time, or use starting=latest with a condition on the column timestamp",
             )
@@ -160,7 +160,7 @@ def _resolved(
             f"{without[0]}" + (f" and {len(without) - 1} more" if without[1:] else "") + " has no message at or after "
             f"its {option}",
             who,
-            "correct the time, or set starting_time_unmatched=latest, by which such a partition begins at its end",
+            "correct the time, or set starting_timestamp_unmatched=latest, by which such a partition begins at its end",
         )
     return {place: ends.latest[place] if found[place] < 0 else found[place] for place in places}
 
@@ -245,7 +245,7 @@ def options_of(given: Mapping[str, Any]) -> tuple[Bound, Bound]:
     for end in ("starting", "ending"):
         if given[end] is not None and given[f"{end}_time"] is not None:
             raise ValueError(f"{end} and {end}_time exclude each other")
-    start, stop = given["starting_time"], given["ending_time"]
+    start, stop = given["starting_timestamp"], given["ending_timestamp"]
     return (
         Bound.at(start) if start is not None else Bound.of(given["starting"] or "earliest", ("earliest", "latest")),
         Bound.at(stop) if stop is not None else Bound.of(given["ending"] or "latest", ("latest", "none")),

@@ -36,18 +36,18 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions, RegisteredOptions):
     """Whether `pattern` also matches topics in which Kafka, a schema registry or `kafka_2pc` keep their own state."""
     starting: str | None = None
     """`earliest` (default), `latest`, or offsets by partition: `{"orders": {"0": 23, "1": -2}}`; -2 is earliest."""
-    starting_time: str | None = None
+    starting_timestamp: str | None = None
     """Begin with the first message at or after a time: ISO 8601 or ms, one for all or by partition."""
-    starting_time_unmatched: Literal["latest", "refuse"] = "latest"
-    """What is done about a partition without a message at or after `starting_time`: it begins at its end, or the query
-    is refused."""
+    starting_timestamp_unmatched: Literal["latest", "refuse"] = "latest"
+    """What is done about a partition without a message at or after `starting_timestamp`: it begins at its end, or the
+    query is refused."""
     ending: str | None = None
     """`latest` (default), `none`, or offsets by partition, exclusive; -1 is latest."""
-    ending_time: str | None = None
+    ending_timestamp: str | None = None
     """End before the first message at or after a time: ISO 8601 or ms, one for all or by partition. A future time is
     awaited; a partition without such a message ends at its end `ending_grace` after that time."""
     ending_grace: Milliseconds = 5_000
-    """How long after `ending_time` older messages may still arrive, ms."""
+    """How long after `ending_timestamp` older messages may still arrive, ms."""
     lost_records: Literal["refuse", "accept"] = "refuse"
     """Whether records that retention deleted before they were read stop the query, or are skipped."""
     headers: bool = False
@@ -93,8 +93,8 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions, RegisteredOptions):
             raise ValueError("give either topics or pattern")
         if self.internal_topics and self.pattern is None:
             raise ValueError("internal_topics needs pattern: with topics any topic can be named")
-        if self.starting_time is None and self.starting_time_unmatched != "latest":
-            raise ValueError("starting_time_unmatched needs starting_time")
+        if self.starting_timestamp is None and self.starting_timestamp_unmatched != "latest":
+            raise ValueError("starting_timestamp_unmatched needs starting_timestamp")
         if self.min_partitions is not None and self.readers is not None and self.readers < self.min_partitions:
             raise ValueError(f"readers={self.readers} is less than min_partitions={self.min_partitions}")
         self._bounds = options_of(self.model_dump())

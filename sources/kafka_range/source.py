@@ -164,7 +164,7 @@ class KafkaRange(ChannelSource):
         accept = self.options.lost_records == "accept"
         ends = self._brokers.ends(fresh)
         by_cutover = self._cutover is not None and self._cutover.time is not None
-        matched = self._cutover is None and self.options.starting_time_unmatched == "refuse"
+        matched = self._cutover is None and self.options.starting_timestamp_unmatched == "refuse"
         ask = self._brokers.offsets
         first = begins(start, fresh, ends, ask, self._who, accept=accept, future=by_cutover, matched=matched)
         if by_cutover and not self._begun:

@@ -114,7 +114,7 @@ def check_fit(
     schema: StructType,
     *,
     partition_by: Sequence[str],
-    merge_schema: bool,
+    adds_columns: bool,
     who: str,
     uri: str,
     without_nulls: Collection[str] = (),
@@ -138,7 +138,7 @@ def check_fit(
         )
     fit = parquet_types.fit(schema, facts.schema, without_nulls)
     misfit = fit.misfit
-    if fit.new and not merge_schema:
+    if fit.new and not adds_columns:
         first = fit.new[0]
         misfit = f"column '{first.name}' ({first.dataType.simpleString()}) is not in the table"
     missing = _missing_field(schema, facts.schema) if replaces and not misfit else None
@@ -149,7 +149,7 @@ def check_fit(
             misfit,
             operator=who,
             kept="the table is unchanged",
-            do='add .option("merge_schema", "true") to add new columns, or drop them in the query'
+            do='add .option("schema_evolution", "add_columns") to add new columns, or drop them in the query'
             if fit.new
             else "change the query to match the table (cast, rename), or write to another table",
         )

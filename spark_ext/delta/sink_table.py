@@ -72,7 +72,7 @@ class Target:
         uid: str,
         *,
         partition_by: Sequence[str],
-        merge_schema: bool,
+        adds_columns: bool,
         properties: Mapping[str, str],
         who: str = "",
         without_nulls: Collection[str] = (),
@@ -80,7 +80,7 @@ class Target:
     ) -> None:
         self.location, self.uid, self._without_nulls = location, uid, without_nulls
         self._partition_by = list(partition_by)
-        self._merge_schema = merge_schema
+        self._adds_columns = adds_columns
         self._properties = dict(properties)
         self.who = who or f"sink '{uid}' (delta_2pc {location.uri})"
         self._merge = merge
@@ -112,7 +112,7 @@ class Target:
             table,
             self._stored(schema),
             partition_by=self._partition_by,
-            merge_schema=self._merge_schema,
+            adds_columns=self._adds_columns,
             who=self.who,
             uri=self.location.uri,
             without_nulls=self._without_nulls,

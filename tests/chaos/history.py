@@ -147,7 +147,7 @@ class World:
             },
             "live": {
                 "format": "kafka_range", "bootstrap_servers": self.kafka.bootstrap, "topics": log,
-                "ending_time": str(end), "ending_grace": "1 h", "select": "partition, offset, value",
+                "ending_timestamp": str(end), "ending_grace": "1 h", "select": "partition, offset, value",
             },
             "table": target,
             "topic": self.topic.options(out),

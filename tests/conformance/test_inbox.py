@@ -42,10 +42,10 @@ class Shop:
         self.spark, self.folder, self.state = spark, folder, folder / "state"
         self.gateways = Gateways(self.state)
 
-    def job(self, *, state: Path | None = None, begin: str = "first", out: str = "out", **settings: Any) -> Job:
+    def job(self, *, state: Path | None = None, starting: str = "first", out: str = "out", **settings: Any) -> Job:
         job = sx.Job(self.spark, "shop", state=state or self.state)
         orders = job.inbox("orders", **settings)
-        frame = orders.read("in", begin=begin, discovery_interval=50, max_rows_per_epoch=40)
+        frame = orders.read("in", starting=starting, discovery_interval=50, max_rows_per_epoch=40)
         writer = frame.writeStream.format("delta_2pc").option("uid", "out").option("path", str(self.folder / out))
         return job.add("load", writer)
 
@@ -287,15 +287,16 @@ def test_g11_inboxes_belong_to_one_job_and_a_reset_is_exact_or_refused(shop: Sho
         shop.gateways.send("g1", *names("a", 5))
         until(shop.has_all, "the rows")
         until(lambda: shop.kept("g1")[1] > 0, "a release")
-    with pytest.raises(ConfigurationError, match=r"begin='kept'"):
+    with pytest.raises(ConfigurationError, match=r"starting='kept'"):
         shop.job().reset("load")
-    shop.job(begin="kept").reset("load")
+    shop.job(starting="kept").reset("load")
     shutil.rmtree(tmp_path / "out")
-    with running(shop.job(begin="kept")):
+    with running(shop.job(starting="kept")):
         shop.gateways.send("g1", "b", "a0")
         until(lambda: "b" in shop.events(), "the rows after the reset")
     assert shop.events() == ["b"], "what was released is known, and not read again"
 
+    shop.gateways.close()  # it removes what was released
     shutil.copytree(shop.gateways.place.path, tmp_path / "theirs" / "inboxes" / "orders")
     with pytest.raises(ConfigurationError, match="belongs to another job"):
         shop.job(state=tmp_path / "theirs", out="theirs").start()

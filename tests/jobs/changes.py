@@ -271,7 +271,7 @@ CHANGES: Final = (
     refused("column-added", lambda lab: lab.job(lab.both().selectExpr("n", "n + 1 AS m")), "column"),
     Change(
         "column-added-and-merged",
-        lambda lab: lab.job(lab.both().selectExpr("n", "n + 1 AS m"), options={"merge_schema": "true"}),
+        lambda lab: lab.job(lab.both().selectExpr("n", "n + 1 AS m"), options={"schema_evolution": "add_columns"}),
         "continues",
         "warns",
     ),

@@ -398,7 +398,7 @@ def test_g11_a_source_that_begins_is_refused_once_something_is_gone(inbox: Inbox
     inbox.place.log("g1").release(2)
     with pytest.raises(StateError, match="below 2 have been released"):
         all_of(inbox)
-    assert bodies(inbox, *all_of(inbox, begin="kept").read()) == ["b"]
+    assert bodies(inbox, *all_of(inbox, starting="kept").read()) == ["b"]
 
 
 def test_a_channel_cannot_be_sent_elsewhere(inbox: Inbox) -> None:

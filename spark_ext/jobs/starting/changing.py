@@ -59,13 +59,13 @@ def _refuse_released(composition: Composition, known: JobMemory, query: str) -> 
         place = InboxPlace(options["path"], f"job '{composition.job}', query '{query}', source '{uid}'")
         for gateway in channels(place.folder):
             kept = place.log(gateway).kept()
-            if kept and options.get("begin") != "kept":
+            if kept and options.get("starting") != "kept":
                 raise ConfigurationError(
                     f"the query cannot read all of inbox '{place.name}' again: the entries of gateway '{gateway}' "
                     f"below {kept} have been released, as all that was in them is committed",
                     operator=place.operator,
                     kept="nothing was changed",
-                    do=f"read it with inbox.read('{uid}', begin='kept'), which begins with what is still kept, and "
+                    do=f"read it with inbox.read('{uid}', starting='kept'), which begins with what is still kept, and "
                     "reset the query then; what was released is in the tables that were written from it",
                 )
 

@@ -132,9 +132,11 @@ def test_columns_that_the_query_does_not_give_are_null(tmp_path: Path) -> None:
     ]
 
 
-def test_merge_schema_adds_columns_and_nothing_else(tmp_path: Path) -> None:
+def test_schema_evolution_adds_columns_and_nothing_else(tmp_path: Path) -> None:
     Driver(tmp_path / "t").run(0, numbered(0, 1))
-    wider = Driver(tmp_path / "t", ddl("id long, name string, extra double not"), options={"merge_schema": "true"})
+    wider = Driver(
+        tmp_path / "t", ddl("id long, name string, extra double not"), options={"schema_evolution": "add_columns"}
+    )
     wider.run(1, [{"id": 1, "name": "n1", "extra": 0.5}])
     Driver(tmp_path / "t").run(2, numbered(2, 3))
     assert sorted(table(tmp_path / "t").to_pylist(), key=lambda row: row["id"]) == [
@@ -142,14 +144,14 @@ def test_merge_schema_adds_columns_and_nothing_else(tmp_path: Path) -> None:
         {"id": 1, "name": "n1", "extra": 0.5},
         {"id": 2, "name": "n2", "extra": None},
     ]
-    changed = Driver(tmp_path / "t", ddl("id long, name long"), options={"merge_schema": "true"})
+    changed = Driver(tmp_path / "t", ddl("id long, name long"), options={"schema_evolution": "add_columns"})
     with pytest.raises(ConfigurationError, match="'name' has the type string in the table"):
         changed.run(3, [{"id": 3, "name": 4}])
 
 
 def test_a_new_timestamp_ntz_column_needs_the_feature(tmp_path: Path) -> None:
     Driver(tmp_path / "t").run(0, numbered(0, 1))
-    wider = Driver(tmp_path / "t", ddl("id long, at timestamp_ntz"), options={"merge_schema": "true"})
+    wider = Driver(tmp_path / "t", ddl("id long, at timestamp_ntz"), options={"schema_evolution": "add_columns"})
     with pytest.raises(ConfigurationError, match="timestampNtz"):
         wider.claim()
 
@@ -251,7 +253,7 @@ def test_local_times_are_found_wherever_they_are(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
     Driver(tmp_path / "t", ddl("id long")).run(0, [{"id": 1}])
     with pytest.raises(UnsupportedTableError, match="timestampNtz for a new column"):
-        Driver(tmp_path / "t", schema, options={"merge_schema": "true"}).sink().validate(schema)
+        Driver(tmp_path / "t", schema, options={"schema_evolution": "add_columns"}).sink().validate(schema)
 
 
 REFUSED = {

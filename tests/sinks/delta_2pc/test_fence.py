@@ -28,7 +28,7 @@ def first_epoch(path: Path) -> None:
 
 
 def wider_epoch(path: Path) -> None:
-    Driver(path, WIDER, options={"merge_schema": "true"}).run(1, numbered(5, 10))
+    Driver(path, WIDER, options={"schema_evolution": "add_columns"}).run(1, numbered(5, 10))
 
 
 def second_claim(path: Path) -> None:
@@ -78,7 +78,7 @@ def test_frozen_before_it_adds_a_column(tmp_path: Path, path: Path) -> None:
 def test_frozen_at_its_commit_while_its_successor_adds_a_column(tmp_path: Path, path: Path) -> None:
     Driver(path).claim()
     with frozen(tmp_path, "delta.before_commit", first_epoch, path) as zombie:
-        Driver(path, WIDER, incarnation=2, options={"merge_schema": "true"}).claim().run(0, numbered(0, 5))
+        Driver(path, WIDER, incarnation=2, options={"schema_evolution": "add_columns"}).claim().run(0, numbered(0, 5))
         assert was_fenced(zombie.wake())
     assert ids(path) == list(range(5))
 

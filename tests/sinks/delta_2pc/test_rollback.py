@@ -289,10 +289,12 @@ def test_a_later_restore_by_a_user_is_noticed(path: Path, target: str, committed
 
 def test_later_columns_go_and_may_come_again_with_another_type(path: Path) -> None:
     """So rows are compared with the table's columns after the roll back, not before."""
-    first = begun(path, 0, merge_schema="true")
+    first = begun(path, 0, schema_evolution="add_columns")
     replace(first, schema=ddl("id long, name string, extra double")).put(1, rows=[{"id": 1, "name": "n", "extra": 0.5}])
     assert table(path).column_names == ["id", "name", "extra"]
-    second = Restore(path, options={"merge_schema": "true"}, schema=ddl("id long, name string, extra string"))
+    second = Restore(
+        path, options={"schema_evolution": "add_columns"}, schema=ddl("id long, name string, extra string")
+    )
     with pytest.raises(ConfigurationError, match="'extra' has the type double"):
         second.sink().validate(second.schema)
     second.restore(position(first, 0))

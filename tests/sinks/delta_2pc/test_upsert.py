@@ -158,7 +158,7 @@ def test_columns_that_the_query_does_not_have_are_kept(path: Path) -> None:
 def test_a_new_column_is_added_on_request(tmp_path: Path) -> None:
     path, wider = tmp_path / "t", ddl("id long, shop string, at long, gone boolean, v long, more string")
     upserts(path).run(0, [row(1), row(2)])
-    Driver(path, wider, options={**UPSERT, "merge_schema": "true"}).run(1, [{**row(1), "more": "x"}])
+    Driver(path, wider, options={**UPSERT, "schema_evolution": "add_columns"}).run(1, [{**row(1), "more": "x"}])
     assert [one["more"] for one in stored(path)] == ["x", None]
 
 

@@ -204,7 +204,7 @@ def test_conflict_is_what_the_option_says(target: HttpTarget, receiver: Receiver
 
 
 def test_a_receiver_that_is_too_slow_is_asked_again(target: HttpTarget, receiver: Receiver) -> None:
-    driver = started(target, timeout="300 ms", commit_attempts="8", commit_backoff="500 ms")
+    driver = started(target, request_timeout="300 ms", commit_attempts="8", commit_backoff="500 ms")
     receiver.behave({"delay": 0.8})
     driver.run(0, numbered(0, 2))
     assert numbers(receiver) == [0, 1]
@@ -213,7 +213,12 @@ def test_a_receiver_that_is_too_slow_is_asked_again(target: HttpTarget, receiver
 @pytest.mark.parametrize(("patience", "attempts"), [("1 ms", 2), ("10 min", 3)])
 def test_a_silent_receiver_is_reported(target: HttpTarget, receiver: Receiver, patience: str, attempts: int) -> None:
     """By the second attempt at the earliest: one slow answer is no outage."""
-    options = {"timeout": "300 ms", "commit_attempts": "3", "commit_backoff": "1 ms", "commit_patience": patience}
+    options = {
+        "request_timeout": "300 ms",
+        "commit_attempts": "3",
+        "commit_backoff": "1 ms",
+        "commit_patience": patience,
+    }
     driver = started(target, **options)
     receiver.behave(*[{"delay": 3.0}] * 3)
     with pytest.raises(CommitError, match=f"in {attempts} attempts"):

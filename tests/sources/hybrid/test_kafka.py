@@ -194,7 +194,9 @@ def test_a_time_before_1970_is_the_beginning(kafka: Broker) -> None:
     topic = kafka.topic("early")
     kafka.send(topic, ["a"])
     for time in ("1969-12-31T23:59:59.999Z", "1969-12-31T23:59:59.997Z", "1900-01-01"):
-        made = KafkaRange({"uid": "in", "bootstrap_servers": kafka.bootstrap, "topics": topic, "starting_time": time})
+        made = KafkaRange(
+            {"uid": "in", "bootstrap_servers": kafka.bootstrap, "topics": topic, "starting_timestamp": time}
+        )
         made.resume((), frozenset())
         assert [one.begin for one in made.discover()] == [0]
 

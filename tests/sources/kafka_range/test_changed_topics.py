@@ -85,10 +85,10 @@ def test_a_start_in_the_future_is_refused(kafka: Broker) -> None:
     kafka.send(topic, ["earlier"])
 
     def begins(moment: int) -> list[object]:
-        made = source(kafka, topic, ending="none", starting_time=str(moment))
+        made = source(kafka, topic, ending="none", starting_timestamp=str(moment))
         return [channel.begin for channel in begun(made).values()]
 
-    with pytest.raises(ConfigurationError, match="'starting_time' is in the future"):
+    with pytest.raises(ConfigurationError, match="'starting_timestamp' is in the future"):
         begins(at)
     kafka.send(topic, ["ahead"], timestamp=at + 5)
     assert begins(at) == [1]

@@ -536,8 +536,8 @@ AVRO = {"value_format": "avro", "schema_registry_url": "http://r"}
         ({"min_partitions": "0"}, "greater than 0"),
         ({"min_partitions": "4", "readers": "2"}, "readers=2 is less than min_partitions=4"),
         ({"internal_topics": "true"}, "internal_topics needs pattern"),
-        ({"starting_time_unmatched": "refuse"}, "starting_time_unmatched needs starting_time"),
-        ({"starting_time": "2024-01-01", "starting_time_unmatched": "error"}, "'latest' or 'refuse'"),
+        ({"starting_timestamp_unmatched": "refuse"}, "starting_timestamp_unmatched needs starting_timestamp"),
+        ({"starting_timestamp": "2024-01-01", "starting_timestamp_unmatched": "error"}, "'latest' or 'refuse'"),
         ({"value_formats": "avro"}, "did you mean 'value_format'"),
     ],
 )

@@ -133,12 +133,12 @@ def test_a_partition_without_a_message_of_a_time(kafka: Broker, by: str) -> None
     time = "1700000000000" if by == "one" else f'{{"{topic}": {{"0": 1700000000000, "1": 1700000000000}}}}'
 
     def begins(**options: str) -> dict[str, Any]:
-        return {id: one.begin for id, one in begun(source(kafka, topic, starting_time=time, **options)).items()}
+        return {id: one.begin for id, one in begun(source(kafka, topic, starting_timestamp=time, **options)).items()}
 
     assert begins() == {f"{topic}-0": 0, f"{topic}-1": 1}
     with pytest.raises(
         ConfigurationError, match=f"partition 1 of topic '{topic}' has no message at or after its start"
     ):
-        begins(starting_time_unmatched="refuse")
+        begins(starting_timestamp_unmatched="refuse")
     kafka.send(topic, ["d"], partition=1, timestamp=1_700_000_000_001)
-    assert begins(starting_time_unmatched="refuse") == {f"{topic}-0": 0, f"{topic}-1": 1}
+    assert begins(starting_timestamp_unmatched="refuse") == {f"{topic}-0": 0, f"{topic}-1": 1}

@@ -47,11 +47,11 @@ def test_times_at_both_ends_for_all_or_by_partition(kafka: Broker) -> None:
     for number in range(10):
         kafka.send(topic, [f"a{number}"], partition=0, timestamp=1_700_000_000_000 + number * 1000)
         kafka.send(topic, [f"b{number}"], partition=1, timestamp=1_700_000_000_000 + number * 1000)
-    whole = {"starting_time": "1700000002500", "ending_time": "2023-11-14T22:13:27Z"}
+    whole = {"starting_timestamp": "1700000002500", "ending_timestamp": "2023-11-14T22:13:27Z"}
     assert sorted(read(kafka, topic, **whole)) == named("a", 3, 7) + named("b", 3, 7)
     by_partition = {
-        "starting_time": f'{{"{topic}": {{"0": "2000-01-01", "1": "1700000008000"}}}}',
-        "ending_time": f'{{"{topic}": {{"0": "2023-11-14T22:13:21", "1": "2024-01-01"}}}}',
+        "starting_timestamp": f'{{"{topic}": {{"0": "2000-01-01", "1": "1700000008000"}}}}',
+        "ending_timestamp": f'{{"{topic}": {{"0": "2023-11-14T22:13:21", "1": "2024-01-01"}}}}',
     }
     assert sorted(read(kafka, topic, **by_partition)) == named("a", 1) + named("b", 8, 10)
 
@@ -271,8 +271,8 @@ def test_a_broker_is_reported_when_down_and_read_when_back(kafka: Broker) -> Non
         ({"starting": "soon"}, "give earliest, latest or offsets by partition"),
         ({"starting": '{"t": {"0": "x"}}'}, "'x' is not an offset"),
         ({"ending": "earliest"}, "give latest, none or offsets by partition"),
-        ({"starting": "latest", "starting_time": "0"}, "starting and starting_time exclude each other"),
-        ({"ending_time": "tomorrow"}, "'tomorrow' is not a time"),
+        ({"starting": "latest", "starting_timestamp": "0"}, "starting and starting_timestamp exclude each other"),
+        ({"ending_timestamp": "tomorrow"}, "'tomorrow' is not a time"),
         ({"client_options": '{"isolation.level": "read_uncommitted"}'}, "'isolation.level' is set by the connector"),
     ],
 )
@@ -345,7 +345,7 @@ def test_messages_are_as_old_as_their_timestamps(kafka: Broker) -> None:
 def test_it_waits_for_the_first_message_of_that_time(kafka: Broker) -> None:
     topic = kafka.topic(partitions=2)
     at = int(time.time() * 1000) + 60_000
-    made = source(kafka, topic, ending_time=str(at), ending_grace="1 h")
+    made = source(kafka, topic, ending_timestamp=str(at), ending_grace="1 h")
     first, second = begun(made).values()
     assert made.bounded and first.data[2] is None
     kafka.send(topic, ["a", "b"], timestamp=at - 2)
@@ -357,7 +357,7 @@ def test_it_waits_for_the_first_message_of_that_time(kafka: Broker) -> None:
     assert made.advance(first, 2, Limit()).end == 3, "the message at that time is not read"
     assert made.advance(Channel(first.id, None, first.data), 0, Limit(rows=2)).end == 2
     assert not made.advance(second, 0, Limit()).finished
-    again = source(kafka, topic, ending_time=str(at), ending_grace="1 h")
+    again = source(kafka, topic, ending_timestamp=str(at), ending_grace="1 h")
     again.resume([Channel(first.id, None, first.data), Channel(second.id, None, second.data)], frozenset())
     assert list(again.discover()) == []
     assert again.advance(first, 2, Limit()).end == 3, "another planner finds the same end"
@@ -368,7 +368,7 @@ def test_messages_of_that_time_that_are_there_before_it_end_it(kafka: Broker) ->
     at = int(time.time() * 1000) + 3_600_000
     kafka.send(topic, ["a"], timestamp=at - 1)
     kafka.send(topic, ["b"], timestamp=at + 5)
-    made = source(kafka, topic, ending_time=str(at), ending_grace="0")
+    made = source(kafka, topic, ending_timestamp=str(at), ending_grace="0")
     (channel,) = begun(made).values()
     step = made.advance(channel, 0, Limit())
     assert (step.end, step.finished) == (1, True)
@@ -377,7 +377,7 @@ def test_messages_of_that_time_that_are_there_before_it_end_it(kafka: Broker) ->
 def test_partitions_without_such_a_message_end_after_the_grace(kafka: Broker) -> None:
     topic = kafka.topic(partitions=2)
     at = int(time.time() * 1000) + 5_000
-    made = source(kafka, topic, ending_time=str(at), ending_grace="200 ms")
+    made = source(kafka, topic, ending_timestamp=str(at), ending_grace="200 ms")
     channels = [channel for _, channel in sorted(begun(made).items())]
 
     def finished() -> list[bool]:
@@ -396,7 +396,7 @@ def test_a_time_that_has_just_passed_is_waited_for_as_well(kafka: Broker) -> Non
     topic = kafka.topic()
     at = int(time.time() * 1000) - 1_000
     kafka.send(topic, ["a"], timestamp=at - 1)
-    made = source(kafka, topic, ending_time=str(at), ending_grace="1 h")
+    made = source(kafka, topic, ending_timestamp=str(at), ending_grace="1 h")
     (channel,) = begun(made).values()
     until(lambda: made.advance(channel, 0, Limit()).end == 1, "the message is seen")
     assert not made.advance(channel, 1, Limit()).finished
@@ -404,5 +404,5 @@ def test_a_time_that_has_just_passed_is_waited_for_as_well(kafka: Broker) -> Non
     kafka.send(topic, ["behind"], timestamp=at)
     until(lambda: made.advance(channel, 1, Limit()).finished, "the end is seen")
     assert made.advance(channel, 1, Limit()).end == 2
-    (ended,) = begun(source(kafka, topic, ending_time=str(at), ending_grace="0")).values()
+    (ended,) = begun(source(kafka, topic, ending_timestamp=str(at), ending_grace="0")).values()
     assert ended.data[2] == 2
