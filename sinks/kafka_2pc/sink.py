@@ -44,6 +44,8 @@ class KafkaSinkOptions(SinkOptions, FormatOptions):
 
     moving_fields: ClassVar[frozenset[str]] = frozenset({"schema_registry_url"})
 
+    foreign_names: ClassVar[Mapping[str, str]] = {"kafka.bootstrap.servers": "bootstrap_servers"}
+
     staging: str | None = Field(default=None, min_length=1)  # Shared folder; default: in the job's state
     epochs_topic: str = Field(default="spark-ext-epochs", min_length=1)  # Compacted; created if it does not exist
     transactional_id: str | None = Field(default=None, min_length=1)  # `spark-ext.<topic>.<uid>`

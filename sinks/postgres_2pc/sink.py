@@ -55,6 +55,14 @@ class PostgresSinkOptions(SinkOptions, ConnectionOptions):
     """Options of `postgres_2pc`."""
 
     identity_fields: ClassVar[frozenset[str]] = frozenset({"table"})
+    foreign_names: ClassVar[Mapping[str, str]] = {
+        "batchsize": "remove the option: rows are copied, not inserted one by one",
+        "dbtable": "table",
+        "driver": "remove the option: the sink has a driver of its own",
+        "querytimeout": "statement_timeout",
+        "truncate": "remove the option: a stream appends, or replaces rows by key with mode=upsert",
+        "url": "set dsn, such as 'postgresql://host:5432/database', or host, port and dbname",
+    }
 
     table: str  # Name of the table, `orders` or `shop.orders`; case-sensitive, with special names in double quotes
     mode: Literal["append", "upsert"] = "append"

@@ -4,20 +4,20 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.sources.contract import ChannelSource
 from spark_ext.sources.files.options import FilesOptions
 from spark_ext.spark.session import formats
+from spark_ext.spark.session.connector import Connector
 
-SOURCES = {one.name(): one.options_type for one in formats.load() if issubclass(one, ChannelSource)}
-NAMES = [(source, name) for source, kind in SOURCES.items() for name in sorted(kind.foreign_names)]
+KINDS = {one.name(): one.options_type for one in formats.load() if issubclass(one, Connector)}
+NAMES = [(format_, name) for format_, kind in KINDS.items() for name in sorted(kind.foreign_names)]
 
 
-@pytest.mark.parametrize(("source", "name"), NAMES, ids=[" ".join(one) for one in NAMES])
-def test_each_name_leads_to_an_option_or_says_what_to_do(source: str, name: str) -> None:
-    kind = SOURCES[source]
+@pytest.mark.parametrize(("format_", "name"), NAMES, ids=[" ".join(one) for one in NAMES])
+def test_each_name_leads_to_an_option_or_says_what_to_do(format_: str, name: str) -> None:
+    kind = KINDS[format_]
     assert name not in kind.model_fields and name == name.lower()
     with pytest.raises(ConfigurationError, match=f"unknown option '{name}'") as refused:
-        kind.parse(source, {"uid": "u", "path": "p", name: "x"})
+        kind.parse(format_, {"uid": "u", "path": "p", name: "x"})
     instead = kind.foreign_names[name]
     if " " in instead:
         assert refused.value.do == instead and "did you mean" not in refused.value.what
