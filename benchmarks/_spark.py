@@ -94,6 +94,22 @@ def cpu_seconds() -> float:
     return total
 
 
+def working_seconds() -> float:
+    """CPU time so far of this process and those that it has started, without that of the JVM's compilers.
+
+    They work for the first minutes of a JVM, whatever runs in it, and vary by more than what a small change costs.
+    """
+    me = psutil.Process().cpu_times()
+    total = me.user + me.system + cpu_seconds()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for thread in process.threads():
+                with contextlib.suppress(OSError):
+                    if "CompilerThre" in Path(f"/proc/{process.pid}/task/{thread.id}/comm").read_text():
+                        total -= thread.user_time + thread.system_time
+    return total
+
+
 def checkpoint_of(state: Path, query: str = "q") -> Path:
     return state / "queries" / query / "checkpoint"
 

@@ -24,7 +24,7 @@ ROUNDS = 8  # even, so that no side profits more from a JVM that still compiles
 SIDES = ("off", "on", "everything")
 EPOCHS = 60  # of a run that count
 SCRAPE_EVERY = 1.0  # pause between two scrapes, s
-AIM = 1.01  # maximum ratio of an epoch's time
+AIM = 1.01  # maximum ratio of an epoch's CPU time
 
 LISTENER = """
 listeners:
@@ -45,7 +45,7 @@ def _figure(name: str, what: str, found: dict[str, list[float]], side: str) -> F
     sides = samples(found, "off", side)
     ratio = sides[side].median / sides["off"].median
     sizes = {"epochs per run": EPOCHS}
-    return Figure(name, f"time per small epoch: {what}", ratio, Aim("<=", AIM), sides, sizes)
+    return Figure(name, f"CPU time per small epoch: {what}", ratio, Aim("<=", AIM), sides, sizes)
 
 
 def _with_function(rows: DataFrame) -> DataFrame:
