@@ -132,7 +132,7 @@ def as_page(path: str) -> str:
     if path.endswith(".ipynb"):
         return notebook(json.loads(text), path)
     language = LANGUAGES.get(Path(path).suffix, "text")
-    return f"---\nsearch:\n  exclude: true\n---\n\n# {path}\n\n````{language}\n{text}````\n"
+    return f"---\nsearch:\n  exclude: true\n---\n\n# {path}\n\n````{language}\n{text.rstrip()}\n````\n"
 
 
 def notebook(found: dict[str, Any], path: str) -> str:
