@@ -38,7 +38,7 @@ Secrets that the process knows are masked in all texts. No call and no error of 
   a rescale, for which no job runs, is reported at the next start.
 - *That it comes at once*, or before the job acts on what has happened; or that the ledger has it by then.
 - *That each step comes.* An incident that is opened again soon after it was resolved is not many notifications: see
-  "Listeners" in docs/operations.md. What is only counted is never one.
+  "Listeners" in docs/notifications.md. What is only counted is never one.
 - *An order among different incidents*, or among listeners.
 - *A further attempt.* A call that raises is counted, and its change is not given again. Repeat within the call what is
   worth repeating.

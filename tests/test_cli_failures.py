@@ -204,7 +204,7 @@ def test_an_incident_that_happened_again_is_one_line(changing: tuple[str, WriteB
     assert (two["state"], two["count"], two["action"], two["cause"]) == ("OPEN", 3, "restart 3", "")
     assert two["at"] < two["last"], "the first time, and the last one"
     shown = spark_ext("incidents", place, two["incident_id"]).stdout
-    for words in ("severity: ERROR", "open since", "3 times, last at", "runbook: docs/operations.md#failure"):
+    for words in ("severity: ERROR", "open since", "3 times, last at", "runbook: docs/runbooks.md#failure"):
         assert words in shown
     assert ["ERROR", "open"] in [line.split()[3:5] for line in spark_ext("incidents", place).stdout.splitlines()]
 

@@ -142,7 +142,7 @@ class LifecycleEvent:
     incarnation: int
     """Number of the job's start that has recorded it."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """Further facts by name; see "Lifecycle events" in docs/operations.md."""
+    """Further facts by name; see "Lifecycle events" in docs/notifications.md."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, the time as ISO 8601 in UTC."""

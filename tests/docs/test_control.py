@@ -1,4 +1,4 @@
-"""The page `docs/control.md` says what the code does; `test_examples` runs its examples."""
+"""The pages `docs/control.md` and `docs/control-reference.md` say what the code does; `test_examples` runs its examples."""
 
 import re
 
@@ -20,7 +20,7 @@ from spark_ext.sources.runtime.directives import MOST_BROADCASTS
 from spark_ext.steering.control import Control
 from tests.support import pages
 
-PAGE = pages.read("control")
+PAGE = pages.read("control") + pages.read("control-reference")
 
 
 def table(text: str) -> list[list[str]]:
@@ -28,7 +28,7 @@ def table(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line[1:-1].split("|")] for line in rows]
 
 
-KINDS = pages.section("control", "The kinds")
+KINDS = pages.section("control-reference", "The kinds")
 STANDING, ONCE = (table(part) for part in KINDS.split("### Standing")[1].split("### Once"))
 ROWS = {row[0].strip("`"): row for row in STANDING + ONCE}
 
@@ -61,7 +61,7 @@ def test_every_kind_for_everybody_has_a_method() -> None:
 
 
 def test_every_status_of_an_event_is_explained() -> None:
-    assert {row[0].strip("`") for row in table(pages.section("control", "Life of an event"))} == set(STATUSES)
+    assert {row[0].strip("`") for row in table(pages.section("control-reference", "Life of an event"))} == set(STATUSES)
 
 
 def test_every_refusal_has_its_status() -> None:
@@ -89,7 +89,7 @@ def test_the_routes_are_those_of_the_server(tmp_path: object) -> None:
 
 def test_limits_are_those_of_the_code() -> None:
     limits = Limits()
-    limited = pages.section("control", "Limits")
+    limited = pages.section("control-reference", "Limits")
     assert f"| {MAX_VALUE_BYTES:,} bytes of JSON |" in limited
     assert f"| {MAX_CONFIGURATION_BYTES:,} bytes of JSON;" in limited
     assert f"| {MOST_BROADCASTS:,}, or 2 MiB of values;" in limited

@@ -19,7 +19,7 @@ from tests.support.pages import Ran, Runner
 ROOT = Path(__file__).parents[2]
 ALONE = (
     "end-of-input", "linked-queries", "savepoints", "files", "delta_snapshot", "datagen", "exchange",
-    "http_ingest", "delta_2pc", "files_2pc", "exchange_2pc", "control", "control_source", "metrics", "observer",
+    "http_ingest", "delta_2pc", "files_2pc", "exchange_2pc", "control", "control-reference", "control_source", "metrics", "observer",
     "bad-rows", "hourly", "batch", "rules",
 )  # fmt: skip
 """Pages all of whose blocks run one after the other, from an empty folder."""

@@ -32,17 +32,17 @@ def test_each_shipped_type_has_a_runbook_with_its_three_parts() -> None:
         page, _, anchor = type_.runbook.partition("#")
         text = (ROOT / page).read_text(encoding="utf-8")
         assert anchor == name
-        section = re.search(rf"^### {name}\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
+        section = re.search(rf"^## {name}\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
         assert section is not None, f"{page} has no section '{name}'"
         for part in ("**Means**", "**Look at**", "**Do**"):
             assert part in section[1], f"the runbook of '{name}' has no {part}"
-    sections = set(re.findall(r"^### ([a-z_]+)$", (ROOT / "docs/operations.md").read_text(), re.MULTILINE))
+    sections = set(re.findall(r"^## ([a-z_]+)$", (ROOT / "docs/runbooks.md").read_text(), re.MULTILINE))
     assert sections == shipped().types.keys()
 
 
 def test_the_file_of_the_page_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_HOOK", "hunter2-hunter2")
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "notifications.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```yaml\n(types:.*?)```", page, re.DOTALL)
     found = read_registry(text, "incidents.yaml")
     assert found.own == {"late_prices"} and len(found.listeners) == 2 and found.alerts[0].below == pytest.approx(0.999)

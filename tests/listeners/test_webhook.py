@@ -69,7 +69,7 @@ def test_the_body_of_each_format_is_the_one_on_the_page(form: WebhookFormat) -> 
         listener.changed(SAMPLE, CONTEXT)
         listener.close()
     ((headers, body),) = endpoint.requests
-    page = (Path(__file__).parents[2] / "docs/operations.md").read_text().split("### What a webhook gets")[1]
+    page = (Path(__file__).parents[2] / "docs/notifications.md").read_text().split("## What a webhook gets")[1]
     shown = page.split(f"`format: {form.value}`")[1].split("```json\n")[1].split("```")[0]
     assert json.loads(body) == json.loads(shown)
     assert headers["content-type"] == "application/json"
