@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from spark_ext.options import Options
-from spark_ext.sinks.contract import TwoPhaseCommitSink
+from spark_ext.sinks.contract import SinkOptions, TwoPhaseCommitSink
 from spark_ext.sources.contract import ChannelSource, SourceOptions
 from spark_ext.sources.hybrid.stages import OWN
 from spark_ext.spark.session import formats
@@ -20,7 +20,11 @@ SHIPPED: dict[str, type[Options]] = {
     for one in formats.load()
     if issubclass(one, (ChannelSource, TwoPhaseCommitSink)) and one.name() not in ("control_stamp", "end_of_input")
 }
-SHARED = set(SourceOptions.model_fields)
+SHARED: dict[str, type[Options]] = {"sources": SourceOptions, "sinks": SinkOptions}
+"""Pages of all sources and of all sinks, with the options that are there."""
+TABLES = {"sources": pages.read("sources"), "sinks": pages.section("sinks")}
+OTHERWISE = {"uid", "commit_attempts", "commit_patience"}
+"""Such options of which a page of a sink says more."""
 PAGES = {"control": "control_source"}  # pages that have not the name of their connector
 NEEDED: Mapping[str, Mapping[str, str]] = {
     "files": {"path": "p"}, "delta_snapshot": {"path": "p"}, "control": {}, "datagen": {}, "exchange": {"path": "p"},
@@ -50,20 +54,24 @@ def test_each_option_is_in_the_table(name: str) -> None:
     if name == "hybrid":
         real |= {"<stage>.<option>", *(f"<stage>.{own}" for own in OWN)}
     elif issubclass(SHIPPED[name], SourceOptions):
-        real -= SHARED
+        real -= SourceOptions.model_fields.keys()
+    else:
+        listed, real = listed - OTHERWISE, real - SinkOptions.model_fields.keys()
     assert listed == real
 
 
-def test_the_options_of_all_sources_are_on_their_page() -> None:
-    assert pages.options(pages.read("sources")) - SHIPPED.keys() == SHARED
-    assert {PAGES.get(name, name) for name in SHIPPED if not name.endswith("_2pc")} <= set(pages.links("sources"))
+@pytest.mark.parametrize("page", SHARED)
+def test_the_options_of_all_are_on_their_page(page: str) -> None:
+    assert (pages.options(TABLES[page]) | {"uid"}) - SHIPPED.keys() == SHARED[page].model_fields.keys()
+    listed = {PAGES.get(name, name) for name in SHIPPED if name.endswith("_2pc") == (page == "sinks")}
+    assert listed <= set(pages.links(page))
 
 
-@pytest.mark.parametrize("name", [*SHIPPED, "sources"])
+@pytest.mark.parametrize("name", [*SHIPPED, *SHARED])
 def test_each_default_in_the_table_is_that_of_the_code(name: str) -> None:
     kind: type[Options]
-    if name == "sources":
-        documented, kind, needed = pages.defaults(pages.read(name)), SourceOptions, {"uid": "a"}
+    if name in SHARED:
+        documented, kind, needed = pages.defaults(TABLES[name]), SHARED[name], {"uid": "a"}
     else:
         table = pages.section(PAGES.get(name, name))
         documented, kind, needed = pages.defaults(table), SHIPPED[name], {"uid": "a", **NEEDED[name]}

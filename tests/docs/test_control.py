@@ -1,4 +1,4 @@
-"""The pages `docs/control.md` and `docs/control-reference.md` say what the code does; `test_examples` runs its examples."""
+"""The pages of control events and of their reference say what the code does; `test_examples` runs their examples."""
 
 import re
 

@@ -19,8 +19,8 @@ from tests.support.pages import Ran, Runner
 ROOT = Path(__file__).parents[2]
 ALONE = (
     "end-of-input", "linked-queries", "savepoints", "files", "delta_snapshot", "datagen", "exchange",
-    "http_ingest", "delta_2pc", "files_2pc", "exchange_2pc", "control", "control-reference", "control_source", "metrics", "observer",
-    "bad-rows", "hourly", "batch", "rules",
+    "http_ingest", "delta_2pc", "files_2pc", "exchange_2pc", "control", "control-reference", "control_source",
+    "metrics", "observer", "bad-rows", "hourly", "batch", "rules", "write-a-sink",
 )  # fmt: skip
 """Pages all of whose blocks run one after the other, from an empty folder."""
 GALLERY = tuple(sorted(path.stem for path in pages.GALLERY.glob("*.py") if path.stem not in pages.GALLERY_OF_SERVERS))
@@ -175,7 +175,8 @@ def test_write_a_source_runs_as_printed(runner: Runner, tmp_path: Path) -> None:
 
 @pytest.mark.slow(20, "runs all of the contract kit, whose drivers are processes, on the page's sink")
 def test_the_kit_tries_the_sink_and_the_source_as_printed(tmp_path: Path) -> None:
-    sink, sink_test, source_test = pages.python_blocks("testing")
+    sink, _ = pages.python_blocks("write-a-sink")
+    sink_test, source_test = pages.python_blocks("testing")
     (tmp_path / "sqlite_sink.py").write_text(sink, encoding="utf-8")
     (tmp_path / "test_sqlite_sink.py").write_text(sink_test, encoding="utf-8")
     (tmp_path / "shop.py").write_text(pages.python_blocks("write-a-source")[0], encoding="utf-8")

@@ -1,6 +1,6 @@
 """The contract kit finds what is wrong: each bug put into a right sink or source makes the tests of its line fail.
 
-The right sink is that of the page `docs/testing.md`, which passes (see `tests/docs/test_examples.py`).
+The right sink is that of the page `docs/write-a-sink.md`, which passes (see `tests/docs/test_examples.py`).
 """
 
 import os
