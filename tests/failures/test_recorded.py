@@ -9,7 +9,7 @@ from spark_ext.failures.labels import FailureType
 from tests.failures.corpus import all_cases
 from tests.failures.results import RECORDED, Result, recorded, written
 
-PAGE = Path(__file__).parents[2] / "docs" / "failures.md"
+PAGE = Path(__file__).parents[2] / "docs" / "testing-this-project.md"
 
 
 def wrong(results: Sequence[Result], what: str) -> list[str]:
@@ -44,4 +44,4 @@ def test_the_users_line_and_what_was_not_serialized_are_named() -> None:
 
 
 def test_the_page_has_these_results() -> None:
-    assert PAGE.read_text() == written(PAGE.read_text()), "python -m tests.failures.results docs/failures.md"
+    assert PAGE.read_text() == written(PAGE.read_text()), "python -m tests.failures.results docs/testing-this-project.md"
