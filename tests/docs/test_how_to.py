@@ -132,11 +132,11 @@ def slack() -> Iterator[tuple[str, list[Any]]]:
 
 def test_slack_gets_the_text_that_the_page_shows(slack: tuple[str, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     url, got = slack
-    monkeypatch.syspath_prepend(str(EXAMPLES / "alerts"))
     monkeypatch.setenv("SLACK_WEBHOOK_URL", url)
     monkeypatch.setenv("SMTP_PASSWORD", "not-for-tables")
     to_slack, to_mail = listeners_of(registry.load(str(EXAMPLES / "alerts" / "incidents.yaml")))
     assert isinstance(to_mail, SmtpListener)
     what, action = "ConnectionRefusedError: the server is down", "restart 1 in 100 ms"
-    to_slack.changed(change(severity=Severity.ERROR, query="load", what=what, action=action), MetricsContext())
+    failed = change("8c1f02aa", type_="failure", severity=Severity.ERROR, query="load", what=what, action=action)
+    to_slack.changed(failed, MetricsContext(job="shop"))
     assert [one["text"] for one in got] == [pages.printed("how-to/alerts")[0].strip()]
