@@ -26,6 +26,7 @@ from spark_ext.clients.schema_registry import (
     kept_registry,
 )
 from spark_ext.errors import ConfigurationError, refused
+from spark_ext.ingest.typed_rows import rows_of
 from spark_ext.options import Milliseconds
 from spark_ext.schemas.arrow import arrow_type
 from spark_ext.schemas.avro import Unsupported
@@ -50,6 +51,29 @@ class Decoder(ABC):
     def value(self, content: bytes) -> Any:
         """The value, as Arrow takes it."""
 
+    def column(self, contents: Sequence[bytes | None], bad: Callable[[int, str], object]) -> pa.Array:
+        """All values of a batch; what is bad is null, and its row and why go to `bad`."""
+        kind = arrow_type(self.kind)
+        values: list[Any] = []
+        for row, content in enumerate(contents):
+            value = None
+            if content is not None:
+                try:
+                    value = self.value(content)
+                except Undecodable as problem:
+                    bad(row, str(problem))
+            values.append(value)
+        try:
+            return pa.array(values, kind)
+        except (pa.ArrowException, OverflowError, ValueError, TypeError):
+            for row, value in enumerate(values):
+                try:
+                    pa.array([value], kind)
+                except (pa.ArrowException, OverflowError, ValueError, TypeError) as problem:
+                    bad(row, f"it does not fit {self.kind.simpleString()}: {problem}")
+                    values[row] = None
+            return pa.array(values, kind)
+
 
 class JsonText(Decoder):
     """JSON as text, which is checked; with or without the framing of a registry."""
@@ -58,15 +82,48 @@ class JsonText(Decoder):
 
     def value(self, content: bytes) -> str:
         """The text."""
-        # No JSON begins with a zero.
-        body = content[HEADER_BYTES:] if content[:1] == b"\0" else content
         try:
-            text = body.decode()
+            text = _unframed(content).decode()
             # Numbers stay text: Python refuses long ones, and takes NaN for one.
             json.loads(text, parse_int=str, parse_float=str, parse_constant=_no_number)
         except (ValueError, RecursionError) as problem:
             raise Undecodable(f"it is not JSON: {problem}") from None
         return text
+
+
+class JsonFields(Decoder):
+    """JSON objects as declared fields, by the rules of `files`; with or without the framing of a registry."""
+
+    def __init__(self, kind: T.StructType) -> None:
+        self.kind = kind
+
+    def value(self, content: bytes) -> Any:
+        """One object."""
+        why: list[str] = []
+        (found,) = self.column([content], lambda _, reason: why.append(reason)).to_pylist()
+        if why:
+            raise Undecodable(why[0])
+        return found
+
+    def column(self, contents: Sequence[bytes | None], bad: Callable[[int, str], object]) -> pa.Array:
+        """All objects, parsed at once."""
+        left = {row: None for row, content in enumerate(contents) if content is not None}
+        places = list(left)
+
+        def refuse(at: int, reason: str) -> None:
+            del left[places[at]]
+            bad(places[at], reason)
+
+        found = rows_of([_unframed(contents[row] or b"") for row in places], cast("T.StructType", self.kind), refuse)
+        fields = list(arrow_type(self.kind))
+        objects = pa.StructArray.from_arrays(found.columns, fields=fields)
+        at = {row: index for index, row in enumerate(left)}
+        return objects.take(pa.array([at.get(row) for row in range(len(contents))], pa.int64()))
+
+
+def _unframed(content: bytes) -> bytes:
+    """Without the framing of a registry: no JSON begins with a zero."""
+    return content[HEADER_BYTES:] if content[:1] == b"\0" else content
 
 
 def _no_number(word: str) -> None:
@@ -281,18 +338,18 @@ class Formats:
         """With the schemas, and without what decodes by them."""
         return {**self.__dict__, "_decoders": {}}
 
-    def decoder(self, column: str) -> Decoder | None:
-        """What decodes a column; None: nothing does."""
+    def decoder(self, column: str, declared: T.DataType | None = None) -> Decoder | None:
+        """What decodes a column, JSON as the declared fields if there are some; None: nothing does."""
         form = getattr(self._options, f"{column}_format") if column in self._options.decoded else None
         if form in ("bytes", None):
             return None
+        if form == "json":
+            return JsonFields(declared) if isinstance(declared, T.StructType) and declared.fields else JsonText()
         if column not in self._decoders:
             self._decoders[column] = self._made(column, form)
         return self._decoders[column]
 
     def _made(self, column: str, form: str) -> Decoder:
-        if form == "json":
-            return JsonText()
         if column not in self._pinned:
             self._pinned[column] = self._options.pin(column, self._who)
         pinned = self._pinned[column]
@@ -328,7 +385,11 @@ def decoded(
     arrays: dict[str, pa.Array] = {}
     why: dict[int, tuple[str, str]] = {}
     for column, decoder in decoders.items():
-        arrays[column] = _column(column, batch.column(column).to_pylist(), decoder, why)
+
+        def note(row: int, reason: str, column: str = column) -> None:
+            why.setdefault(row, (column, reason))
+
+        arrays[column] = decoder.column(batch.column(column).to_pylist(), note)
     for row in sorted(why):
         bad(row, *why[row])
     columns = [arrays[one] if one in arrays else batch.column(one) for one in names]
@@ -336,29 +397,3 @@ def decoded(
     if not why:
         return found
     return found.filter(pa.array([row not in why for row in range(batch.num_rows)]))
-
-
-def _column(
-    column: str, contents: Sequence[bytes | None], decoder: Decoder, why: dict[int, tuple[str, str]]
-) -> pa.Array:
-    """Decode a column; what is bad is null, and in `why`."""
-    kind = arrow_type(decoder.kind)
-    values: list[Any] = []
-    for row, content in enumerate(contents):
-        value = None
-        if content is not None:
-            try:
-                value = decoder.value(content)
-            except Undecodable as problem:
-                why.setdefault(row, (column, str(problem)))
-        values.append(value)
-    try:
-        return pa.array(values, kind)
-    except (pa.ArrowException, OverflowError, ValueError, TypeError):
-        for row, value in enumerate(values):
-            try:
-                pa.array([value], kind)
-            except (pa.ArrowException, OverflowError, ValueError, TypeError) as problem:
-                why.setdefault(row, (column, f"it does not fit {decoder.kind.simpleString()}: {problem}"))
-                values[row] = None
-        return pa.array(values, kind)

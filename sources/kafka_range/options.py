@@ -57,7 +57,7 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions, RegisteredOptions):
     its messages are no longer in order; None: a partition is read by one task."""
     value_format: Format = "bytes"
     """How values are encoded: `avro` and `protobuf` as in a schema registry, which then gives the type of the column;
-    `json`, text that is checked; `bytes`, not decoded."""
+    `json`, text that is checked, or the declared fields; `bytes`, not decoded."""
     value_subject: str | None = Field(default=None, min_length=1)
     """The subject of the schema by which values are read; default: `<topic>-value`, if there is one topic."""
     value_version: Version = "latest"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +19,7 @@ from pyspark.sql.types import StructField, StructType
 
 from spark_ext.clients.kafka import admin, library, to_error
 from spark_ext.errors import TerminalError, refused
+from spark_ext.ingest.typed_rows import check_columns
 from spark_ext.masking import logger
 from spark_ext.model.offsets import Json, Position
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
@@ -38,7 +40,7 @@ from spark_ext.sources.kafka_range.decoding import decoded
 from spark_ext.sources.kafka_range.options import KafkaRangeOptions
 from spark_ext.sources.kafka_range.reader import COLUMNS, HEADERS, read
 from spark_ext.sources.positions import number_in
-from spark_ext.sources.registered import Formats
+from spark_ext.sources.registered import Decoder, Formats, JsonFields
 from spark_ext.sources.staged import Cutover
 
 log = logger("spark_ext.kafka")
@@ -72,16 +74,22 @@ class KafkaRange(ChannelSource):
         return f"source '{self.options.uid}' (kafka_range {self.options.pattern or ', '.join(self.options.topics)})"
 
     def schema(self) -> StructType:
-        """The columns of Spark's own Kafka source; a key or value that is decoded has another type."""
+        """The columns of Spark's own Kafka source; a key or value that is decoded has another type.
+
+        JSON has that of the declared fields, or is text.
+        """
         fields = [field for field in COLUMNS.fields if self.options.headers or field is not HEADERS]
         return StructType(
             [
-                field
-                if (decoder := self._formats.decoder(field.name)) is None
-                else StructField(field.name, decoder.kind)
+                field if (decoder := self._decoder(field.name)) is None else StructField(field.name, decoder.kind)
                 for field in fields
             ]
         )
+
+    def _decoder(self, column: str) -> Decoder | None:
+        declared = self.declared
+        known = declared is not None and column in declared.names
+        return self._formats.decoder(column, declared[column].dataType if declared is not None and known else None)
 
     @property
     def bounded(self) -> bool:
@@ -144,7 +152,12 @@ class KafkaRange(ChannelSource):
         for field in self.declared or ():
             if field.name not in there.names or there[field.name].dataType != field.dataType:
                 what = f"column '{field.name} {field.dataType.simpleString()}' is not one of this source"
-                raise refused(what, self._who, f"remove .schema(...), or choose from: {there.simpleString()}")
+                do = f"remove .schema(...), or choose from: {there.simpleString()}"
+                if "json" in (self.options.value_format, self.options.key_format):
+                    do += "; fields of JSON are declared within its column, such as value struct<id: bigint>"
+                raise refused(what, self._who, do)
+            if isinstance(self._decoder(field.name), JsonFields):
+                check_columns(cast("StructType", field.dataType), self._who)
 
     def discover(self) -> Iterable[Channel]:
         """The partitions; a bounded source reads only those that it began with."""
@@ -306,7 +319,7 @@ class KafkaRange(ChannelSource):
         stored = ChannelData.of(channel.data)
         columns = (self.declared or self.schema()).names
         accept = self.options.lost_records == "accept"
-        decoders = {name: found for name in columns if (found := self._formats.decoder(name)) is not None}
+        decoders = {name: found for name in columns if (found := self._decoder(name)) is not None}
         if decoders:
             self._check_columns()
         wanted = columns if not decoders or "offset" in columns else [*columns, "offset"]

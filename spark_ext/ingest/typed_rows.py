@@ -64,7 +64,7 @@ def check_columns(schema: StructType, who: str) -> None:
             raise refused(
                 f"column '{field.name}' has the type {field.type}, which has no form in JSON",
                 who,
-                "declare a struct or a string, or no columns, and convert the bodies in the query",
+                "declare a struct or a string, or leave the JSON undecoded, and convert it in the query",
             )
 
 

@@ -261,8 +261,8 @@ def of_avro(folder: Path, kind: T.DataType, values: list[Any]) -> Found:
 
 
 def decoded(decoder: registered.Decoder, contents: list[bytes | None]) -> Found:
-    why: dict[int, tuple[str, str]] = {}
-    column = registered._column("value", contents, decoder, why)
+    why: dict[int, str] = {}
+    column = decoder.column(contents, why.setdefault)
     return {n: plain(value) for n, value in enumerate(column) if n not in why}, len(why)
 
 
@@ -284,6 +284,15 @@ def of_kafka_json(_: Path, kind: T.DataType, values: list[Any]) -> Found:
     texts = [None if value is None else as_json(kind, value).encode(errors="surrogateescape") for value in values]
     good, bad = decoded(registered.JsonText(), texts)
     return {n: text if text is None else json.loads(text).encode() for n, text in good.items()}, bad
+
+
+def of_kafka_fields(_: Path, kind: T.DataType, values: list[Any]) -> Found:
+    fields = T.StructType([T.StructField("v", kind)])
+    typed_rows.check_columns(fields, "source")
+    texts = [f'{{"v": {as_json(kind, value)}}}'.encode(errors="surrogateescape") for value in values]
+    decoder = registered.JsonFields(fields)
+    found = decoder.column([None, *texts], (bad := dict[int, str]()).__setitem__)
+    return {n: plain(found.field(0)[n + 1]) for n in range(len(values)) if n + 1 not in bad}, len(bad)
 
 
 PROTO: Final[dict[type[T.DataType], str]] = {
@@ -418,6 +427,7 @@ SOURCES: Final[dict[str, Get]] = {
     "delta_snapshot, follow": of_delta(follow="true", starting_version="0", poll_interval="0"),
     "http_ingest": of_http_ingest,
     "exchange": of_exchange("arrow"), "exchange, Delta": of_exchange("delta"), "kafka_range, JSON": of_kafka_json,
+    "kafka_range, JSON fields": of_kafka_fields,
     "kafka_range, Avro": of_kafka_avro, "kafka_range, Protobuf": of_kafka_protobuf,
 }  # fmt: skip
 """The columns of the table that need no server."""

@@ -287,6 +287,10 @@ _TEXT_READ: Final = {
     "infinity": (GREAT_FLOAT,),
 }
 _TABLE: Final = {BAD: (NO_UTF8,), START: (VARIANTS,), NONE: (LOCAL_MAPS, *ODD, DURATIONS, MONTHS, INTERVALS)}
+_OBJECTS: Final = {
+    BAD: (*_TEXT_READ[BAD], GREAT_FLOAT),
+    START: (BINARY, RAW, MAPS, OTHER_MAPS, LOCAL_MAPS, DURATIONS, MONTHS, INTERVALS, VARIANTS, VOID),
+}
 _MESSAGE: Final = (*ODD, *TYPES)
 _NOT_IN_PROTOBUF: Final = tuple(row for row in VALUES if row.type.startswith(("date", "timestamp_ntz", "decimal")))
 
@@ -314,15 +318,13 @@ SOURCES: Final[Mapping[str, Cells]] = {
         BAD: (MANY_DIGITS, POWER, FINE_DECIMAL, INFINITE), START: (GREAT_INTEGER, GREAT_FLOAT),
         NONE: (NUL, NO_UTF8, *_FARTHEST, STRUCTS, MAPS, OTHER_MAPS, LOCAL_MAPS, LEAP_SECOND, NANOS, *TYPES),
     }),
-    "http_ingest": _cells({
-        BAD: (*_TEXT_READ[BAD], GREAT_FLOAT),
-        START: (BINARY, RAW, MAPS, OTHER_MAPS, LOCAL_MAPS, DURATIONS, MONTHS, INTERVALS, VARIANTS, VOID),
-    }),
+    "http_ingest": _cells(_OBJECTS),
     "exchange": _cells({NONE: (NO_UTF8, *ODD, MONTHS, INTERVALS)}),
     "exchange, Delta": _cells({NONE: (NO_UTF8, LOCAL_MAPS, *_MESSAGE)}),
     "kafka_range, JSON": _cells(
         {BAD: (NO_UTF8,), NONE: tuple(row for row in (*VALUES, *_MESSAGE) if row.type not in ("any", "string"))}
     ),
+    "kafka_range, JSON fields": _cells(_OBJECTS),
     "kafka_range, Avro": _cells({BAD: (NO_UTF8,), NONE: (OTHER_MAPS, *_MESSAGE)}),
     "kafka_range, Protobuf": _cells({BAD: (NO_UTF8, *_INSTANTS[2:]), NONE: (*_NOT_IN_PROTOBUF, LOCAL_MAPS, *_MESSAGE)}),
 }  # fmt: skip

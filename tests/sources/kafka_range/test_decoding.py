@@ -4,6 +4,7 @@ import datetime
 import io
 import json
 import pickle
+import re
 import uuid
 from collections.abc import Callable
 from decimal import Decimal
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_writer
 from google.protobuf.message_factory import GetMessageClass
+from pyspark.sql.types import StructField, StructType
 
 from spark_ext import masking
 from spark_ext.clients import schema_registry
@@ -23,12 +25,15 @@ from spark_ext.clients.schema_registry import Registry, RegistryOptions
 from spark_ext.errors import ConfigurationError, DataError, SparkExtError, StorageError
 from spark_ext.schemas.arrow import arrow_type
 from spark_ext.schemas.avro import Unsupported, spark_type
+from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import BadRow
 from spark_ext.sources.kafka_range.decoding import decoded
 from spark_ext.sources.kafka_range.options import KafkaRangeOptions
 from spark_ext.sources.kafka_range.source import KafkaRange
 from spark_ext.sources.registered import Avro, Decoder, Undecodable
 from tests.servers.schema_registry import PASSWORD, USER, Client, SchemaRegistry, apicurio
+from tests.sources.files.files_kit import read_bad
+from tests.sources.files.files_kit import source as files_source
 from tests.sources.files.test_avro import logical
 
 BASE = {"uid": "in", "bootstrap_servers": "127.0.0.1:9", "topics": "orders"}
@@ -271,6 +276,48 @@ def test_records_that_cannot_be_decoded(registry: SchemaRegistry, content: bytes
     decoder = value_decoder(registry, **({"value_subject": "other"} if content[4:5] == b"\2" else {}))
     with pytest.raises(Undecodable, match=words):
         decoder.value(content)
+
+
+FIELDS = "id bigint, at timestamp, s struct<a: double, b: array<int>>"
+ODD_OBJECTS = (
+    '{"id": 1, "at": "2024-05-01T12:00:00Z", "s": {"a": 1, "b": [1, null]}}', '{"id": 2, "more": {"x": [1]}}', "{}",
+    '{"id": "3"}', '{"id": 3.5}', '{"id": 1, "id": 2}', '{"id": 4', '{"id": 5}{"id": 6}', "7", "[]", "{",
+    '{"s": {"a": 1, "a": 2}}', '{"at": "2024-02-30T00:00:00Z"}', '{"id": 9223372036854775808}', '{"s": {"b": [1.5]}}',
+    '{"id": null}', '{"s": {"a": Infinity}}', '{"s": {"a": -NaN}}', '{"z": 1e999}',
+)  # fmt: skip
+
+
+def test_fields_of_json_are_those_of_files(tmp_path: Path) -> None:
+    """By the same rules: the same values, and what is a bad row of one is a bad row of the other."""
+    (tmp_path / "x.json").write_text("\n".join(ODD_OBJECTS))
+    rows, bad = read_bad(files_source(tmp_path, FIELDS, on_bad_row="quarantine"))
+    made = KafkaRange({**BASE, "value_format": "json"})
+    made.declared = StructType([StructField("value", columns(FIELDS))])
+    decoder = made._decoder("value")
+    assert decoder is not None and made.schema()["value"].dataType == made.declared["value"].dataType
+    texts = [text.encode() for text in ODD_OBJECTS]
+    why: dict[int, str] = {}
+    found = decoder.column([None, *texts, b"\0\0\0\0\1" + texts[0]], why.__setitem__).to_pylist()
+    assert len(rows) > 3 and found[0] is None and found[-1] == rows[0]
+    assert [row for n, row in enumerate(found[1:-1], 1) if n not in why] == rows
+    assert [texts[n - 1] for n in sorted(why)] == [one.raw for one in bad]
+    assert decoder.value(texts[0]) == rows[0]
+    with pytest.raises(Undecodable, match="has the value"):
+        decoder.value(b'{"id": "3"}')
+
+
+def test_fields_that_json_cannot_have_are_refused() -> None:
+    wrong = {
+        "id bigint": "fields of JSON are declared within its column, such as value struct<id: bigint>",
+        "value array<struct<a: int>>": "fields of JSON are declared within its column",
+        "key struct<a: int>": "column 'key struct<a:int>' is not one of this source",
+        "value struct<a: map<string, int>>": "column 'a' has the type map",
+    }
+    for declared, words in wrong.items():
+        made = KafkaRange({**BASE, "value_format": "json"})
+        made.declared = columns(declared)
+        with pytest.raises(ConfigurationError, match=re.escape(words)):
+            made.resume((), frozenset())
 
 
 def test_bad_rows_of_a_batch_are_left_out_with_their_places(registry: SchemaRegistry) -> None:

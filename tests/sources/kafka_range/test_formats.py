@@ -65,6 +65,24 @@ def test_histories_give_each_good_and_each_bad_record_once(kafka: Broker, regist
     assert bad == [(partition, n) for partition in range(2) for n in (3, 10, 17)]
 
 
+def test_histories_of_json_with_fields(kafka: Broker) -> None:
+    """Keys and values; a tombstone is null, and a bad key or value is a bad row of its offset."""
+    topic = kafka.topic(partitions=1)
+    kinds = ['{"id": %d, "more": []}', '{"id": "%d"}', None, '{"id": %d, "id": 1}', "{}", '{"id": %d']
+    kafka.send(topic, [kind and kind.replace("%d", str(n)) for n, kind in enumerate(kinds * 5)], key='{"k": 7}')
+    kafka.send(topic, ["{}"], key="no key")
+    fields = columns("key struct<k: int>, offset bigint, value struct<id: bigint NOT NULL>")
+    options = {"value_format": "json", "key_format": "json", "on_bad_row": "quarantine", "min_partitions": "3"}
+    make = lambda more: source(kafka, topic, **options, **more)  # noqa: E731
+    limits = [{"max_rows_per_epoch": str(rows)} for rows in (3, 7)]
+    trace = drive(make, {}, rng=random.Random(1), limits=limits, schema=fields)
+    found = sorted(trace.all_rows().to_pylist(), key=lambda row: row["offset"])
+    wanted = {n: None if n % 6 else {"id": n} for n in range(30) if n % 6 in (0, 2)}
+    assert found == [{"key": {"k": 7}, "offset": n, "value": value} for n, value in wanted.items()]
+    bad = [one.position["offset"] for rows in trace.bad_rows.values() for one in rows]
+    assert sorted(bad) == [n for n in range(31) if n not in wanted]
+
+
 def test_without_quarantine_a_bad_record_fails_with_its_place(kafka: Broker, registry: SchemaRegistry) -> None:
     topic, _ = orders(kafka, registry)
     options = {"schema_registry_url": registry.url, "value_format": "avro"}
