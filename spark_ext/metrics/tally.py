@@ -126,7 +126,7 @@ class Tally:
             yield Change(m.CHANNELS_FINISHED, (self._job, row.query, row.source))
 
     def _bad_rows(self, row: BadRowsRow) -> Iterator[Change]:
-        if self._new(row.epoch, BadRowsRow, row.query, row.source, row.lineage, row.path):
+        if self._new(row.epoch, BadRowsRow, row.query, row.source, row.lineage):
             yield Change(m.BAD_ROWS, (self._job, row.query, row.source), row.rows)
             for rule, rows in (row.rules or {}).items():
                 yield Change(m.RULE_FAILURES, (self._job, row.query, rule), rows)

@@ -30,6 +30,7 @@ ROWS = (
     state("RUNNING", 1), epoch(0, at=at(50)), replace(epoch(1, at=at(90)), late_rows=4), flag(1),
     incident("a", 80, type="NETWORK", origin="user"), epoch(2, at=at(95)), checkpoint(1), bad_rows(1, 7),
     bad_rows(1, 7), replace(bad_rows(2, 5), rules={"positive": 3}), replace(bad_rows(3, 0), rules={"positive": 1}),
+    replace(bad_rows(2, 0), rules={"positive": 3}, path="/other"),
 )  # fmt: skip
 OPEN = "application/openmetrics-text; version=1.0.0"
 

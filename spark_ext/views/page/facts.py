@@ -56,7 +56,7 @@ class Facts:
     checkpoints: Rows = ()
     finished: Rows = ()  # without sequence and position
     exchanges: Rows = ()
-    bad_rows: Rows = ()  # how many were moved into their table, or fail rules: query, rows, rules and lineage
+    bad_rows: Rows = ()  # how many were moved into their table, or fail rules
     incidents: Rows = ()
     changes: Rows = ()
     epochs: Epochs = field(default_factory=Epochs)
@@ -122,17 +122,31 @@ class Resets:
 def bad_rows_of(facts: Facts, resets: Resets) -> Counter[str]:
     """How many bad rows of each query were moved into their table."""
     found = Counter[str]()
-    for row in facts.bad_rows:
-        found[row["query"]] += row["rows"] if resets.counts(row) else 0
+    for query, rows, _ in _of_epochs(facts, resets):
+        found[query] += rows
     return found
 
 
 def rule_failures(facts: Facts, resets: Resets) -> dict[str, dict[str, int]]:
     """By query and rule, how many rows fail it; only rules that any row fails."""
     found = defaultdict[str, Counter[str]](Counter)
-    for row in filter(resets.counts, facts.bad_rows):
-        found[row["query"]].update(row["rules"] or {})
+    for query, _, rules in _of_epochs(facts, resets):
+        found[query].update(rules)
     return {query: dict(counts) for query, counts in found.items() if counts}
+
+
+def _of_epochs(facts: Facts, resets: Resets) -> Iterator[tuple[str, int, Mapping[str, int]]]:
+    """By query: the bad rows of an epoch of a source or sink, and those that fail rules.
+
+    An epoch may have several rows: one is repeated after a lost answer, and the driver after a killed one has moved
+    nothing, and writes what fails rules again.
+    """
+    rows, rules = dict[tuple[Any, ...], int](), dict[tuple[Any, ...], Mapping[str, int]]()
+    for row in filter(resets.counts, facts.bad_rows):
+        key = row["query"], row["source"], row["lineage"], row["epoch"]
+        rows[key] = max(row["rows"], rows.get(key, 0))
+        rules[key] = row["rules"] or rules.get(key, {})
+    return ((key[0], rows[key], rules[key]) for key in rows)
 
 
 def newest_states(states: Rows) -> dict[str, Mapping[str, Any]]:
@@ -268,7 +282,7 @@ _READ: Final[dict[str, tuple[str, ...] | None]] = {
     FinishedRow.table: ("kind", "query", "source", "channel", "epoch", "lineage", "drained", "at", "incarnation"),
     ExchangeRow.table: ("exchange", "event", "query", "lineage"),
     IncidentRow.table: None,
-    BadRowsRow.table: ("query", "rows", "rules", "lineage"),
+    BadRowsRow.table: ("query", "source", "epoch", "rows", "rules", "lineage"),
 }
 
 

@@ -75,7 +75,10 @@ def test_it_agrees_with_the_status(state: str, document: dict[str, Any]) -> None
 def test_a_query_has_the_rows_that_fail_its_rules(facts: Facts) -> None:
     """By rule, over its epochs; those of before a reset do not count."""
     given = [("price", 1, {"positive": 2}), ("price", 1, {"positive": 1, "known": 4}), ("price", 0, {"known": 9})]
-    bad = tuple({"query": query, "rows": 0, "rules": rules, "lineage": lineage} for query, lineage, rules in given)
+    bad = tuple(
+        vars(replace(rows.bad_rows(epoch), query=query, rows=0, rules=rules, lineage=lineage))
+        for epoch, (query, lineage, rules) in enumerate(given)
+    )
     reset = started("reset", query="price", lineage=1)
     found = page(replace(facts, bad_rows=(*bad, {**bad[0], "rules": None}), jobs=(*facts.jobs, reset)), NOW)
     failures = {query["uid"]: query["rule_failures"] for query in found["queries"]}
@@ -197,6 +200,10 @@ def test_rows_that_are_in_no_output_are_counted_for_the_job_and_its_queries(fact
     epochs = Epochs.of(to_arrow(EpochRow, [*late, rows.epoch(1, "daily")]))
     found = page(Facts(**{**vars(facts), "bad_rows": bad, "epochs": epochs}), NOW)
     assert (found["job"]["bad_rows"], found["job"]["late_rows"]) == (6, 3)
+    again = ({**bad[1], "rules": {"r": 2}}, {**bad[1], "rows": 0, "path": "/other", "rules": {"r": 2}})
+    twice = page(Facts(**{**vars(facts), "bad_rows": (*bad, *again), "epochs": epochs}), NOW)
+    assert twice["job"]["bad_rows"] == 6, "a row of the ledger may come twice"
+    assert [query["rule_failures"] for query in twice["queries"] if query["uid"] == "price"] == [{"r": 2}]
     by_query = {query["uid"]: (query["bad_rows"], query["late_rows"]) for query in found["queries"]}
     assert by_query["price"] == (6, 3) and by_query["daily"] == (0, 0)
 
