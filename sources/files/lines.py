@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from spark_ext.bad_rows.row import passed_over
-from spark_ext.datafiles.input_file import InputFile
+from spark_ext.datafiles.input_file import KEPT, InputFile
+from spark_ext.errors import DataError
 from spark_ext.model.offsets import Json
-from spark_ext.schemas.columns import conform, constant
+from spark_ext.schemas.columns import conform, constant, folder_values
 from spark_ext.schemas.text_types import as_declared, refuse_lost_zones
 from spark_ext.sources.contract import Advance, BadRow, Limit
 from spark_ext.sources.files.encodings import MARK, Encoding
@@ -34,14 +35,20 @@ LEAST_PART = 1024 * 1024  # minimum size of the parts of a split range, bytes
 BATCH_ROWS = 65_536
 
 
+class NewColumns(DataError):
+    """A file has columns that are not among those that were inferred and kept."""
+
+
 class LinesFormat(ABC):
     """Plans and reads files of lines. Positions are the bytes at which lines begin."""
 
     by_row = False
     blank: ClassVar[bytes] = b"\r\n"
 
-    def __init__(self, wanted: pa.Schema, options: FilesOptions) -> None:
+    def __init__(self, wanted: pa.Schema, options: FilesOptions, optional: Collection[str] = ()) -> None:
         self._wanted = wanted
+        self._optional = optional  # columns that a file may lack
+        self._refuses_new = options.infer and options.schema_evolution != "ignore"
         self._options = options
         self._whole = options.multiline  # rows may span lines, so that a file is one step
         self._encoding = Encoding.of(options.encoding)
@@ -58,7 +65,7 @@ class LinesFormat(ABC):
 
     @abstractmethod
     def infer(self, file: InputFile) -> pa.Schema:
-        """The columns of a file as Arrow infers them from its beginning; of a format that was made without columns."""
+        """The columns of a file as Arrow infers them from its beginning; none if it has no others than are wanted."""
 
     def _sample(self, file: InputFile) -> pa.Buffer:
         """Rows at the beginning of a file, in UTF-8; all of them if they may span lines."""
@@ -75,8 +82,29 @@ class LinesFormat(ABC):
         """The byte after what is at the beginning of the file and not a row: a header."""
         return 0
 
-    def check(self, file: InputFile) -> None:  # noqa: B027 - a format without a header has nothing to check
-        """Refuse a file whose header does not match the declared columns."""
+    def check(self, file: InputFile) -> None:
+        """Refuse a file whose header does not match the declared columns, or that has others than the kept ones."""
+        self._refuse_new(file, folder_values(file.name))
+
+    def _refuse_new(self, file: InputFile, names: Collection[str]) -> None:
+        new = [name for name in names if name not in self._wanted.names] if self._refuses_new else []
+        if new:
+            raise self._new_columns(file, new)
+
+    def _new_columns(self, file: InputFile, names: Sequence[str]) -> NewColumns:
+        do = "start again: the columns are then added; touch the file if it is older than the former start"
+        if self._options.schema_evolution == "refuse":
+            do = "set schema_evolution=add_columns, so that the next start adds them, or schema_evolution=ignore"
+        what = (
+            f"its columns {', '.join(names)} are not among those that were inferred and kept"
+            if names
+            else ("it has fields that are not among those that were inferred and kept")
+        )
+        return NewColumns(f"file '{file.name}': {what}", operator=file.operator, kept=KEPT, do=do)
+
+    def new_in(self, problem: Exception, line: bytes) -> list[str] | None:
+        """The columns of a line that does not fit because it has others than the kept ones; None: it is not that."""
+        return None
 
     @abstractmethod
     def parse(self, file: InputFile, block: pa.Buffer) -> pa.Table:
@@ -201,6 +229,8 @@ class LinesFormat(ABC):
                         yield new
                 return
             except pa.ArrowInvalid as problem:
+                if self.new_in(problem, b"{}") is not None:
+                    raise self._new_columns(file, []) from problem
                 if "straddling object straddles" not in str(problem) or block == LARGEST:
                     raise
                 block = min(8 * block, LARGEST)
@@ -267,6 +297,11 @@ class LinesFormat(ABC):
                     left += _parts(low, high, problem)
                     continue
                 line = bytes(block.slice(begin, end - begin)).rstrip(b"\r\n")
+                if (new := self.new_in(problem, line)) is not None:
+                    error = self._new_columns(file, new)
+                    if self._options.schema_evolution == "add_columns":
+                        raise error
+                    problem = error
                 bad(BadRow({"file": file.name, "byte": at + begin}, _reason(problem), line))
         schema = good[0].schema if good else None
         return pa.Table.from_batches(good, schema=schema).combine_chunks().to_batches(BATCH_ROWS) if good else []
@@ -320,11 +355,14 @@ class LinesFormat(ABC):
                 low = middle + 1
             except pa.ArrowException as nearer:
                 problem, high = nearer, middle
-        byte = at + (int(ends[low - 1]) if low else 0)
+        begin = int(ends[low - 1]) if low else 0
+        byte, line = at + begin, bytes(block.slice(begin, int(ends[low]) - begin))
+        if (new := self.new_in(problem, line)) is not None:
+            return self._new_columns(file, new)
         with file.faults(), self.opened(file) as raw:
-            line = count_lines(raw, byte) + 1
+            number = count_lines(raw, byte) + 1
         return file.refusal(
-            f"line {line} (byte {byte}) does not fit the declared columns: {problem}",
+            f"line {number} (byte {byte}) does not fit the declared columns: {problem}",
             "correct the line, or the schema or the format options ('multiline' if rows span lines), and start again "
             "with the option changed_files=accept if the file was changed; or load with on_bad_row=quarantine",
         )

@@ -62,6 +62,9 @@ class FilesOptions(SourceOptions):
     schema_location: str | None = None
     """With `infer`: path or URI of the file in which the columns are kept. It is made by the first `load()`, and later
     ones take the columns from it."""
+    schema_evolution: Literal["refuse", "ignore", "add_columns"] = "refuse"
+    """With `infer`: what is done about columns that are in later files and are not kept. Rows with them are refused,
+    read without them, or refused until the next `load()`, which adds the columns."""
     recursive: bool = True
     """Whether to read subfolders."""
     pattern: str | None = None
@@ -113,7 +116,7 @@ class FilesOptions(SourceOptions):
         found = super().identity()
         if self.schema_location is not None:
             frozen = FrozenSchema.find(self.schema_location, f"source '{self.uid}'")
-            found["schema"] = "" if frozen is None else frozen.ddl
+            found |= {"schema": ""} if frozen is None else frozen.identity()
         return found
 
     @field_validator("sep", mode="before")
@@ -167,6 +170,8 @@ class FilesOptions(SourceOptions):
             raise ValueError(f"encoding is for text: {self.format} files have none")
         if self.infer != (self.schema_location is not None):
             raise ValueError("infer=true and schema_location need each other: what is inferred is kept there")
+        if self.schema_evolution != "refuse" and not self.infer:
+            raise ValueError("schema_evolution needs infer=true: declared columns stay as they are")
         if self.infer and self.format in BINARY:
             raise ValueError(f"infer is for CSV and JSON: {self.format} files contain their columns")
         if self.columns and not self.header:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,8 @@ from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.schemas.columns import constant, folder_values, spark_schema
 from spark_ext.sources.contract import Advance, BadRow, Channel, ChannelSource, Limit
 from spark_ext.sources.files import metadata
-from spark_ext.sources.files.inferred import SAMPLED_FILES, FrozenSchema, merged
-from spark_ext.sources.files.lines import LinesFormat
+from spark_ext.sources.files.inferred import SAMPLED_FILES, FrozenSchema, lacking, merged
+from spark_ext.sources.files.lines import LinesFormat, NewColumns
 from spark_ext.sources.files.options import BINARY, BY_ROW, FORMATS, FilesOptions
 from spark_ext.sources.files.parquet import ParquetFormat
 from spark_ext.sources.files.row_groups import RowGroupsFormat, less
@@ -63,6 +64,7 @@ class Files(ChannelSource):
         super().__init__(options)
         self._past: set[str] = set()
         self._good: set[str] = set()  # files that were inspected, and can be read
+        self._kept: FrozenSchema | None = None  # what was frozen when Spark asked for columns
         self._formats: dict[str, RowGroupsFormat | AvroFormat | LinesFormat] = {}
         # Resolved in the user's process: an executor may have another working directory.
         self._place = resolve(self.options.path, self._operator)
@@ -124,25 +126,29 @@ class Files(ChannelSource):
         return StructType([*found, StructField(metadata.NAME, metadata.spark_type(by_row=by_row))])
 
     def _frozen(self, location: str) -> FrozenSchema:
-        """The columns that are kept; at the first load those of the first files, which are then kept."""
+        """The columns that are kept, those of the first files; with those of later files if they are wanted."""
         found = FrozenSchema.find(location, self._operator)
         if found is None:
             found = self._inferred(location).freeze(location, self._operator)
-            print(f"{self._operator}: inferred {found.ddl}; kept in {shown(location)}", file=sys.stderr, flush=True)
+            self._tell(f"inferred {found.ddl}; kept in {shown(location)}")
         place = self.options.identity()["path"]
         if found.place != place:
             raise self._refusal(
                 f"'{location}' has the columns of '{found.place}', and this source reads '{place}'",
                 "give each source a schema_location of its own, or correct the entry 'path' of that file",
             )
-        return found
+        self._kept = self._grown(found, location) if self.options.schema_evolution == "add_columns" else found
+        return self._kept
+
+    def _tell(self, what: str) -> None:
+        print(f"{self._operator}: {what}", file=sys.stderr, flush=True)
 
     def _inferred(self, location: str) -> FrozenSchema:
         if location.startswith(f"{self._listing.root.rstrip('/')}/"):
             raise self._refusal(
                 f"the option 'schema_location' is '{location}', in the folder that is read", "choose another folder"
             )
-        samples, kinds, folders = [], set[str](), StructType()
+        samples, csv = [], True
         for entry in self._with_rows()[:SAMPLED_FILES]:
             kind = self._format_name(entry.name)
             self._refuse_options(entry.name, kind)
@@ -151,16 +157,41 @@ class Files(ChannelSource):
                     f"infer=true is for CSV files with a header and for JSON files, and not for '{entry.name}'",
                     "set the option 'header' if it has one, or declare the columns with .schema(...)",
                 )
-            kinds.add(kind)
-            made = (CsvFormat if kind == "csv" else JsonFormat)(pa.schema([]), self.options)
-            samples.append((entry.name, made.infer(self._file(entry.name, entry.size, entry.modified))))
-            for key in folder_values(entry.name):
-                folders = folders if key in folders.names else folders.add(key, "string")
-        found = merged(samples, self._operator, as_text=kinds == {"csv"})
-        whole = StructType([*(field for field in found if field.name not in folders.names), *folders])
+            csv &= kind == "csv"
+            samples.append((entry.name, self._sample(entry, StructType())))
+        whole = merged(samples, self._operator, as_text=csv)
         if not whole.fields:
             raise self._refusal("the first files have no columns", "declare the columns with .schema(...)")
-        return FrozenSchema(self.options.identity()["path"], whole)
+        return FrozenSchema(self.options.identity()["path"], whole, lacking(samples) if csv else {})
+
+    def _sample(self, entry: Entry, known: StructType) -> pa.Schema:
+        """The columns of a file that are not known, with the keys of its folders at the end."""
+        file, kind = self._file(entry.name, entry.size, entry.modified), self._format_name(entry.name)
+        made = (CsvFormat if kind == "csv" else JsonFormat)(arrow_schema(known), self.options, known.names)
+        folders = folder_values(entry.name)
+        found = [one for one in made.infer(file) if one.name not in folders]
+        found += [pa.field(key, pa.string()) for key in folders]
+        return pa.schema([one for one in found if one.name not in known.names])
+
+    def _grown(self, kept: FrozenSchema, location: str) -> FrozenSchema:
+        """With the columns of files that are newer than those of the former load."""
+        since = kept.seen or 0
+        entries = [one for one in self._listing.entries() if one.size and (one.modified >= since or not one.modified)]
+        samples = []
+        for entry in entries:
+            with suppress(DataError):  # reading says what is wrong with it
+                samples.append((entry.name, self._sample(entry, kept.columns)))
+        csv = all(self._format_name(entry.name) == "csv" for entry in entries)
+        new = merged(samples, self._operator, as_text=csv, beside=kept.columns.names)
+        first = {one.name: next(name for name, sample in samples if one.name in sample.names) for one in new}
+        seen = min(time.time_ns(), max((one.modified for one in entries), default=since))
+        found = FrozenSchema(kept.place, StructType([*kept.columns, *new]), {**kept.optional, **first}, seen)
+        if found != kept:
+            found.freeze(location, self._operator, instead=True)
+        for name, file in first.items():
+            kind = new[name].dataType.simpleString()
+            self._tell(f"added `{name}` {kind}, as file '{file}' has it; kept in {shown(location)}")
+        return found
 
     def _columns_of(self, file: InputFile) -> pa.Schema:
         kind = self._format_name(file.name)
@@ -257,6 +288,8 @@ class Files(ChannelSource):
                 with file.faults():
                     constant(text, self._wanted.field(name).type, 0)
         except DataError as problem:
+            if isinstance(problem, NewColumns) and self.options.schema_evolution == "add_columns":
+                raise  # it is read with them, later
             file.verify()  # one that is being written is not bad
             return mask(problem.what)[:MOST_REASON]
         return None
@@ -439,7 +472,13 @@ class Files(ChannelSource):
             return AvroFormat(self._wanted, self._operator)
         if kind == "csv":
             self._check_renames()
-        return (CsvFormat if kind == "csv" else JsonFormat)(self._wanted, self.options)
+        return (CsvFormat if kind == "csv" else JsonFormat)(self._wanted, self.options, self._optional)
+
+    @property
+    def _optional(self) -> Collection[str]:
+        if self._kept is None and self.options.schema_location is not None:
+            self._kept = FrozenSchema.find(self.options.schema_location, self._operator)
+        return () if self._kept is None else self._kept.optional
 
     def _check_renames(self) -> None:
         declared = self._wanted.names

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import csv, json, types
+from pydantic_core import from_json
 
 from spark_ext.datafiles.input_file import InputFile
-from spark_ext.schemas.columns import match
+from spark_ext.schemas.columns import folder_values, match
 from spark_ext.schemas.text_types import ODD_NUMBER, json_objects, parsed_in_csv, parsed_in_json, refuse_types
 from spark_ext.sources.files.inferred import zeros_kept
 from spark_ext.sources.files.line_ends import BOM, SCAN, ends_of, filled_lines, first_line, leading_lines, without_lines
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _ODD_INTEGERS = (b"+", b"0x", b"0X")  # what is in integers that Arrow does not parse, or parses wrongly
 _OPEN, _CLOSE = b"{}"
+_UNEXPECTED = "JSON parse error: unexpected field"
 
 
 class Header(NamedTuple):
@@ -37,8 +39,8 @@ class Header(NamedTuple):
 class CsvFormat(LinesFormat):
     """CSV: columns by name if there is a header, else by position."""
 
-    def __init__(self, wanted: pa.Schema, options: FilesOptions) -> None:
-        super().__init__(wanted, options)
+    def __init__(self, wanted: pa.Schema, options: FilesOptions, optional: Collection[str] = ()) -> None:
+        super().__init__(wanted, options, optional)
         self._headers: dict[tuple[str, int, int | None], Header] = {}
         refuse_types(wanted, options.uid, "csv", (types.is_nested, types.is_duration))
 
@@ -47,8 +49,13 @@ class CsvFormat(LinesFormat):
         return self._header(file).end
 
     def check(self, file: InputFile) -> None:
-        """Refuse a file with a header in which a declared column is missing."""
-        self._header(file)
+        """Refuse a file with a header in which a declared column is missing, or one is that is not kept."""
+        self._checked_header(file)
+
+    def _checked_header(self, file: InputFile) -> Header:
+        header = self._header(file)
+        self._refuse_new(file, [*header.names, *folder_values(file.name)])
+        return header
 
     def only_rows(self, block: pa.Buffer) -> pa.Buffer:
         """Whole lines without comments."""
@@ -56,7 +63,7 @@ class CsvFormat(LinesFormat):
 
     def parse(self, file: InputFile, block: pa.Buffer) -> pa.Table:
         """Parse lines into columns."""
-        names, text = self._header(file).names, bytes(block)
+        names, text = self._checked_header(file).names, bytes(block)
         table = csv.read_csv(
             pa.BufferReader(block),
             read_options=csv.ReadOptions(use_threads=False, block_size=block.size + 1, column_names=names),
@@ -74,6 +81,8 @@ class CsvFormat(LinesFormat):
                 f"its header does not name each column once: {', '.join(names)}",
                 "declare the columns that are needed with .schema(...) instead of infer=true",
             )
+        if set(names) <= set(self._wanted.names):
+            return pa.schema([])
         block = self._sample(file)
         if not bytes(block).strip(self.blank):
             return pa.schema([(name, pa.null()) for name in names])
@@ -132,7 +141,7 @@ class CsvFormat(LinesFormat):
 
     def stream(self, file: InputFile, raw: pa.NativeFile, block: int) -> Iterator[pa.RecordBatch]:
         """Parse a file in which quoted values may contain line breaks."""
-        names, end = self._header(file)
+        names, end = self._checked_header(file)
         raw.read(end)
         ended = Ended(raw, self._options.sep.encode() * len(names))
         options = self._parse_options()
@@ -210,7 +219,8 @@ class CsvFormat(LinesFormat):
         for theirs, ours in self._options.columns.items():
             found[_index(file, normal(theirs), names, header)] = ours
         for name in wanted:
-            found[_index(file, name, found, header)] = name
+            if name not in self._optional or match(name, found) is not None:
+                found[_index(file, name, found, header)] = name
         return found
 
     def _parse_options(self) -> csv.ParseOptions:
@@ -227,7 +237,8 @@ class CsvFormat(LinesFormat):
         held = self._held(file)
         return csv.ConvertOptions(
             column_types={field.name: parsed_in_csv(field.type, odd_integers) for field in held},
-            include_columns=held.names if len(names) > len(held) else None,
+            include_columns=None if {*names} == {*held.names} else held.names,
+            include_missing_columns=True,
             null_values=sorted({"", self._options.null_value}),
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
@@ -254,8 +265,8 @@ class JsonFormat(LinesFormat):
 
     blank = b" \t\r\n"
 
-    def __init__(self, wanted: pa.Schema, options: FilesOptions) -> None:
-        super().__init__(wanted, options)
+    def __init__(self, wanted: pa.Schema, options: FilesOptions, optional: Collection[str] = ()) -> None:
+        super().__init__(wanted, options, optional)
         refuse_types(wanted, options.uid, "json", (types.is_map, types.is_duration, types.is_binary))
 
     def parse(self, file: InputFile, block: pa.Buffer) -> pa.Table:
@@ -273,19 +284,48 @@ class JsonFormat(LinesFormat):
         return self._shaped(file, table)
 
     def infer(self, file: InputFile) -> pa.Schema:
-        """The keys of all objects of the sample."""
-        # Arrow ends the process if the first value of a block is null.
-        data = b"{}\n" + bytes(self._sample(file))
+        """The keys of all objects of the sample that are not wanted; of its lines, if one of them is no object."""
+        sample = bytes(self._sample(file))
         with file.faults():
-            return json.read_json(
-                pa.BufferReader(data),
-                read_options=json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-                parse_options=json.ParseOptions(newlines_in_values=self._whole),
-            ).schema
+            try:
+                return self._keys(sample)
+            except pa.ArrowInvalid:
+                found = [] if self._whole else [keys for line in sample.splitlines() if (keys := self._try_keys(line))]
+                if not found:
+                    raise
+                return pa.unify_schemas(found, promote_options="permissive")
+
+    def _try_keys(self, line: bytes) -> pa.Schema | None:
+        try:
+            return self._keys(line)
+        except pa.ArrowInvalid:
+            return None
+
+    def _keys(self, text: bytes) -> pa.Schema:
+        # Arrow ends the process if the first value of a block is null.
+        data = b"{}\n" + text
+        found = json.read_json(
+            pa.BufferReader(data),
+            read_options=json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+            parse_options=json.ParseOptions(newlines_in_values=self._whole),
+        ).schema
+        return pa.schema([one for one in found if one.name not in self._wanted.names])
 
     def _objects(self, file: InputFile, block: pa.Buffer) -> pa.Table:
         """All objects of a block."""
-        return json_objects(block, self._parsed_as(file), self._whole)
+        return json_objects(block, self._parsed_as(file), self._whole, undeclared=self._undeclared)
+
+    @property
+    def _undeclared(self) -> Literal["ignore", "error"]:
+        return "error" if self._refuses_new else "ignore"
+
+    def new_in(self, problem: Exception, line: bytes) -> list[str] | None:
+        """By their names; none if it is within a struct."""
+        try:
+            found = from_json(line) if str(problem).startswith(_UNEXPECTED) else None
+        except ValueError:
+            return None
+        return [name for name in found if name not in self._wanted.names] if isinstance(found, dict) else None
 
     def stream(self, file: InputFile, raw: pa.NativeFile, block: int) -> Iterator[pa.RecordBatch]:
         """Parse a file in which an object may span lines."""
@@ -303,7 +343,7 @@ class JsonFormat(LinesFormat):
                 read_options=json.ReadOptions(use_threads=False, block_size=block),
                 parse_options=json.ParseOptions(
                     explicit_schema=self._parsed_as(file),
-                    unexpected_field_behavior="ignore",
+                    unexpected_field_behavior=self._undeclared,
                     newlines_in_values=self._whole,
                 ),
             )

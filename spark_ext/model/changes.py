@@ -130,10 +130,13 @@ def _of_operator(before: OperatorDefinition, after: OperatorDefinition) -> Itera
     if before.format != after.format:
         yield Change(ChangeKind.IDENTITY, role, uid, "format", before.format, after.format)
         return
+    stages = [{name.partition(".")[0] for name in one.identity} for one in (before, after)]
     for name in sorted(before.identity.keys() | after.identity.keys()):
         old, new = before.identity.get(name), after.identity.get(name)
+        if old is None and name.startswith("schema.") and after.options.get("schema_evolution") == "add_columns":
+            yield Change(ChangeKind.OPTION, role, uid, name, old, new)
         # A source with stages knows by itself which of them it has entered: one may be added at the end.
-        if old != new and not ("." in name and None in (old, new)):
+        elif old != new and ("." not in name or all(name.partition(".")[0] in one for one in stages)):
             yield Change(ChangeKind.IDENTITY, role, uid, name, old, new)
     if role is Role.SOURCE:
         for name in sorted((before.options.keys() | after.options.keys()) - TUNING - before.identity.keys()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,9 @@ def parsed_in_json(kind: pa.DataType) -> pa.DataType:
     return replaced(widened(kind), lambda one: pa.string() if types.is_temporal(one) else one)
 
 
-def json_objects(block: pa.Buffer, columns: pa.Schema, several_lines: bool) -> pa.Table:
+def json_objects(
+    block: pa.Buffer, columns: pa.Schema, several_lines: bool, undeclared: Literal["ignore", "error"] = "ignore"
+) -> pa.Table:
     """All objects of a text as columns of the types that are parsed; a missing key is null, an undeclared one ignored.
 
     Raises:
@@ -46,7 +48,7 @@ def json_objects(block: pa.Buffer, columns: pa.Schema, several_lines: bool) -> p
         pa.BufferReader(data),
         read_options=json.ReadOptions(use_threads=False, block_size=len(data) + 1),
         parse_options=json.ParseOptions(
-            explicit_schema=columns, unexpected_field_behavior="ignore", newlines_in_values=several_lines
+            explicit_schema=columns, unexpected_field_behavior=undeclared, newlines_in_values=several_lines
         ),
     )
     return table.slice(1)

@@ -72,16 +72,19 @@ def test_a_uid_that_is_missing_or_stands_for_two(lab: JobHarness) -> None:
     assert lab.numbers() == expected(10)
 
 
-@pytest.mark.slow(15, "runs a job three times")
+@pytest.mark.slow(25, "runs a job six times")
 def test_a_job_refuses_other_inferred_columns_than_those_it_began_with(lab: JobHarness) -> None:
-    """They come after the kept ones were deleted, and other files were there by then; put back, the job continues."""
+    """They come after the kept ones were deleted, and other files were there by then; put back, the job continues.
+
+    A column that comes later is refused until the option says that it may be added, also if another job has added it.
+    """
     place, kept = lab.folder / "files", lab.folder / "schema.json"
     place.mkdir()
     (place / "a.csv").write_text("channel,n\na,1\n")
 
-    def run() -> None:
+    def run(**more: str) -> None:
         files = lab.spark.readStream.format("files").options(uid="files", path=str(place), header="true", watch="true")
-        frame = files.options(infer="true", schema_location=str(kept)).load()
+        frame = files.options(infer="true", schema_location=str(kept), **more).load()
         lab.job(frame.selectExpr("channel", "cast(n as bigint) n")).run(until="now", progress=False)
 
     run()
@@ -94,6 +97,17 @@ def test_a_job_refuses_other_inferred_columns_than_those_it_began_with(lab: JobH
     kept.write_text(content)
     run()
     assert lab.numbers() == [("a", 1), ("b", 2)]
+    (place / "c.csv").write_text("channel,n,m\nc,3,x\n")
+    with refused(DataError, "file 'c.csv'", "columns m are not among", "schema_evolution=add_columns"):
+        run()
+    lab.spark.readStream.format("files").options(
+        uid="other", path=str(place), header="true", infer="true", schema_location=str(kept),
+        schema_evolution="add_columns",
+    ).load()  # fmt: skip
+    with refused(ConfigurationError, "q", "option 'schema.m' of source 'files' was not set, and is 'string'"):
+        run()
+    run(schema_evolution="add_columns")
+    assert lab.numbers() == [("a", 1), ("b", 2), ("c", 3)]
 
 
 def test_an_unknown_option(lab: JobHarness) -> None:

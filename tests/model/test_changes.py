@@ -103,3 +103,22 @@ def test_state_that_was_made_otherwise() -> None:
     (one,) = compare("q", of("dedupe", "max(v) by k"), of())
     assert (one.before, one.after) == ("dedupe; max(v) by k", "")
     assert compare("q", of("dedupe"), replace(of(), state=None)) == (), "not known"
+
+
+def test_an_inferred_column_is_added_and_nothing_else_of_them_changes() -> None:
+    """Without the option, what another job has added to the same file is refused as well; a stage may still come."""
+
+    def breaking(before: dict[str, str], after: dict[str, str], **given: str) -> list[str]:
+        one, other = (
+            QueryDefinition((OperatorDefinition("s", Role.SOURCE, "files", reads, given),)) for reads in (before, after)
+        )
+        return [change.key for change in compare("q", one, other) if change.breaking]
+
+    kept = {"schema": "`n` bigint", "schema.m": "string"}
+    more, other = {**kept, "schema.k": "date"}, {**kept, "schema.m": "date"}
+    assert breaking(kept, more, schema_evolution="add_columns") == []
+    assert breaking(kept, more) == ["s.schema.k"]
+    for changed in (other, {"schema": "`n` bigint"}):
+        assert breaking(kept, changed, schema_evolution="add_columns") == ["s.schema.m"]
+    assert breaking(kept, {**kept, "1.path": "x", "1.schema": ""}) == []
+    assert breaking({"1.path": "x"}, {"1.path": "x", "1.schema.m": "date"}) == ["s.1.schema.m"]

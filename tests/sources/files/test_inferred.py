@@ -2,11 +2,14 @@
 
 import gzip
 import json
+import os
+import time
 from collections.abc import Callable
 from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,6 +95,7 @@ def test_types_of_several_files_go_together_or_are_text(place: Path) -> None:
     (place / "a.csv").write_text("n,m,k\n1,1,\n")
     (place / "b.csv").write_text("n,m,j\n1.5,x,2\n")
     assert ddl_of(place) == "`n` double, `m` string, `k` string, `j` bigint"
+    assert read(place) == [{"n": 1.0, "m": "1", "k": None, "j": None}, {"n": 1.5, "m": "x", "k": None, "j": 2}]
 
 
 kinds: dict[str, st.SearchStrategy[Any]] = {
@@ -127,10 +131,105 @@ def test_later_files_do_not_change_the_columns(place: Path) -> None:
     (place / "a.csv").write_text("n\n1\n")
     assert ddl_of(place) == "`n` bigint"
     (place / "a.csv").write_text("n,m\nx,2\n3,4\n")
-    rows, bad = read_bad(source(place, **inferring(place, header="true", on_bad_row="quarantine")))
+    with pytest.raises(DataError, match="its columns m are not among those that were inferred and kept"):
+        read(place)
+    more = {"header": "true", "on_bad_row": "quarantine", "schema_evolution": "ignore"}
+    rows, bad = read_bad(source(place, **inferring(place, **more)))
     assert rows == [{"n": 3}] and [row.raw for row in bad] == [b"x,2"]
     (place / "a.csv").unlink()
     assert ddl_of(place) == "`n` bigint", "no file is needed any more"
+
+
+def test_what_later_lines_of_json_have_more_is_a_bad_row(place: Path) -> None:
+    """Or refused with its line, or left out; within a struct as well."""
+    (place / "a.json").write_text('{"n": 1, "s": {"a": 1}}\n')
+    ddl_of(place)
+    more = ['{"n": 2, "m": 1}', '{"n": 3, "s": {"b": 1}}', '{"n": 4, "m": 1', '{"n": 5}']
+    (place / "b.json").write_text("\n".join(more))
+    rows, bad = read_bad(source(place, **inferring(place, on_bad_row="quarantine")))
+    assert [row["n"] for row in rows] == [1, 5]
+    assert [("columns m are not" in one.reason, "fields that are not" in one.reason) for one in bad] == [
+        (True, False), (False, True), (False, False)
+    ]  # fmt: skip
+    with pytest.raises(DataError, match=r"'b\.json': its columns m are not among"):
+        read(place)
+    with pytest.raises(DataError, match=r"'b\.json': it has fields that are not among"):
+        read(place, multiline="true")
+    assert [row["n"] for row in read(place, schema_evolution="ignore", pattern="[a].json")] == [1]
+    (place / "b.json").write_text("\n".join(more[:2]))
+    assert [row["n"] for row in read(place, schema_evolution="ignore")] == [1, 2, 3]
+
+
+EVOLVING = {"schema_evolution": "add_columns", "header": "true"}
+
+
+def test_columns_of_later_files_are_added_at_the_next_load(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Types stay; a file may lack what was added, and nothing else; folders and renamed columns count."""
+    (place / "a.csv").write_text("n\n1\n")
+    more = {**EVOLVING, "header": "normalize", "columns": "Was=n", "on_bad_row": "quarantine"}
+    assert ddl_of(place, **{**more, "columns": "n=n"}) == "`n` bigint"
+    (place / "b.csv").write_text("Was,Is New\n2,01\nx,02\n")
+    (place / "day=1").mkdir()
+    (place / "day=1" / "c.csv").write_text("N,When\n3,2024-01-02\n")
+    (place / "a.csv").unlink()
+    capsys.readouterr()
+    given = inferring(place, **more, pattern="[bc].csv")
+    made = source(place, **{**given, "pattern": "c.csv", "columns": "n=n"})
+    assert made.options.identity()["schema.when"] == "date"
+    os.utime(place / "b.csv", ns=((future := time.time_ns() + 60_000_000_000), future))
+    rows, bad = read_bad(source(place, **{**given, "pattern": "b.csv"}))
+    assert rows == [{"n": 2, "when": None, "day": None, "is_new": "01"}] and [one.raw for one in bad] == [b"x,02"]
+    told = capsys.readouterr().err
+    assert "added `when` date, as file 'day=1/c.csv' has it; kept in" in told and "added `is_new` string" in told
+    (place / "c.csv").write_text("is new\n03\n")
+    with pytest.raises(DataError, match="has no column 'n'"):
+        read_all(source(place, **{**given, "pattern": "c.csv", "columns": "n=n"}))
+    kept = json.loads((place.parent / "in.schema.json").read_text())
+    assert kept["optional"] == {"when": "day=1/c.csv", "day": "day=1/c.csv", "is_new": "b.csv"}
+
+
+@pytest.mark.parametrize("name", ["b.csv", "b.json"])
+def test_a_column_that_appears_after_a_load_waits_for_the_next_one(place: Path, name: str) -> None:
+    """Also where bad rows and bad files are put aside: with the column its rows are good."""
+    csv = name.endswith("csv")
+    (place / f"a{name[1:]}").write_text("n\n1\n" if csv else '{"n": 1}\n')
+    given = inferring(place, **EVOLVING, on_bad_row="quarantine", on_bad_file="quarantine")
+    loaded = source(place, **given)
+    (place / name).write_text("n,m\n2,x\n" if csv else '{"n": 2, "m": "x"}\n{"n": 2\n')
+    with pytest.raises(DataError, match=f"'{name}': its columns m are not among"):
+        read_bad(loaded)
+    rows, bad = read_bad(source(place, **given))
+    assert rows == [{"n": 1, "m": None}, {"n": 2, "m": "x"}] and len(bad) == (0 if csv else 1)
+    (place / name).write_text('{"N": 3}' if not csv else "n\n3\n")
+    if not csv:
+        with pytest.raises(ConfigurationError, match="'n' and 'N' differ in case only"):
+            source(place, **given)
+
+
+FRAMES = st.lists(st.lists(st.sets(st.sampled_from("abcd")), max_size=3), min_size=1, max_size=3)
+
+
+@given(FRAMES, st.sampled_from(["csv", "json"]))
+@settings(max_examples=25, deadline=None)
+def test_columns_that_come_over_time_are_those_of_pandas(
+    tmp_path_factory: pytest.TempPathFactory, loads: list[list[set[str]]], kind: str
+) -> None:
+    """Before each load there are further files with some of the columns; what was read in between is the same."""
+    folder, frames = tmp_path_factory.mktemp("x") / "in", [pd.DataFrame({"id": [0], "z": ["x"]})]
+    folder.mkdir()
+    for load in [[set[str]()], *loads]:
+        for names in load:
+            more = {one: [f"{one}{len(frames)}", "05"] for one in sorted(names)}
+            frames.append(pd.DataFrame({"z": ["y", "z"], "id": [len(frames), -1], **more}))
+        for number, frame in enumerate(frames):
+            path = folder / f"{number:02}.{kind}"
+            if not path.exists():
+                text = frame.to_csv(index=False) if kind == "csv" else frame.to_json(orient="records", lines=True)
+                path.write_text(text)
+        found = pd.DataFrame(read(folder, schema_evolution="add_columns"))
+        wanted = pd.concat(frames, ignore_index=True)
+        pd.testing.assert_frame_equal(found.fillna("-"), wanted[found.columns].fillna("-"), check_dtype=False)
+        assert {*found.columns} == {*wanted.columns}
 
 
 def test_a_kept_schema_that_was_edited_holds_from_the_next_load(place: Path) -> None:
@@ -163,6 +262,8 @@ def test_a_kept_schema_that_is_gone_is_refused_while_the_source_is_in_use(place:
         ("{", "is no frozen schema"), ("[]", "is no frozen schema"), ('{"version": 1, "path": "p"}', "is no frozen"),
         ('{"version": 1, "path": "p", "columns": {"a": "nonsense"}}', "not a type: 'nonsense'"),
         ('{"version": 1, "path": "p", "columns": {}}', "has no columns"),
+        ('{"version": 1, "path": "p", "columns": {"a": "int"}, "optional": {"b": "x"}}', r"unknown columns \['b'\]"),
+        ('{"version": 1, "path": "p", "columns": {"a": "int"}, "seen": "now"}', "'seen' is no number"),
         ('{"version": 2, "path": "p", "columns": {"a": "int"}}', "version 2, of a newer release"),
         ('{"version": 1, "path": "/elsewhere", "columns": {"n": "int"}}', "has the columns of '/elsewhere', and this"),
     ],
@@ -206,6 +307,7 @@ def test_bad_options_are_refused(place: Path) -> None:
     wrong: dict[str, dict[str, str]] = {
         "need each other": {"infer": "true"}, "and schema_location": {"schema_location": "/x"},
         "infer is for CSV and JSON: orc": inferring(place, format="orc"),
+        "schema_evolution needs infer=true": {"schema_evolution": "ignore"},
     }  # fmt: skip
     for match, more in wrong.items():
         with pytest.raises(ConfigurationError, match=match):
