@@ -10,7 +10,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 from urllib.parse import unquote, urlsplit
@@ -120,6 +120,36 @@ def json_object(value: object) -> object:
     if not isinstance(found, dict) or not all(isinstance(item, str) for item in found.values()):
         raise ValueError('this is not a JSON object of strings such as {"name": "value"}')
     return found
+
+
+def new_names(form: str, *, signs: bool = False) -> Callable[[object], object]:
+    """Reads names and what they become: of a form such as 'a=x', separated by commas, or a JSON object.
+
+    With `signs` the last equals sign separates the two, else a name with one needs JSON. Anything but text is returned
+    as it is.
+    """
+
+    def read(value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        if value.lstrip().startswith("{"):
+            try:
+                pairs = json.loads(value, object_pairs_hook=list)
+            except json.JSONDecodeError:
+                raise ValueError("this is not a JSON object of names") from None
+        else:
+            parts = (part.rsplit("=", 1) if signs else part.split("=") for part in value.split(",") if part.strip())
+            pairs = [tuple(name.strip() for name in part) for part in parts]
+        for pair in pairs:
+            if len(pair) != 2 or not all(isinstance(name, str) and name for name in pair):
+                raise ValueError(f"{value!r} is not of the form '{form}, ...', or a JSON object")
+        for place, what in enumerate(("renamed twice", "the new name of two columns")):
+            names = [pair[place] for pair in pairs]
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise ValueError(f"'{twice[0]}' is {what}")
+        return dict(pairs)
+
+    return read
 
 
 def written_to(options: Mapping[str, str], *, sink: bool) -> list[str]:

@@ -24,24 +24,14 @@ from spark_ext.clients.postgres.connection import ColumnName, ColumnNames, Conne
 from spark_ext.clients.postgres.problems import translated
 from spark_ext.errors import NOTHING_VISIBLE, refused
 from spark_ext.model.commits import FenceMark, not_the_target
-from spark_ext.options import Bytes, Milliseconds
+from spark_ext.options import Bytes, Milliseconds, new_names
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 from spark_ext.sinks.postgres_2pc import record
 from spark_ext.sinks.postgres_2pc.record import Identity
 from spark_ext.sinks.postgres_2pc.rows import NullKey, RowErrors, cast, keyed, refuse_null_keys
 from spark_ext.sinks.postgres_2pc.statements import Statements, check
-from spark_ext.sinks.postgres_2pc.table import (
-    Table,
-    create,
-    lacking,
-    look_up,
-    mapping,
-    missing,
-    possible,
-    renamed,
-    usable,
-)
+from spark_ext.sinks.postgres_2pc.table import Table, create, lacking, look_up, missing, possible, renamed, usable
 from spark_ext.sinks.runtime.aside import Aside as TaskAside
 
 if TYPE_CHECKING:
@@ -49,6 +39,8 @@ if TYPE_CHECKING:
 
     from spark_ext.sinks.postgres_2pc.commit import Committer
     from spark_ext.sinks.postgres_2pc.prepare import Part
+
+_NEW_NAMES = BeforeValidator(new_names("name in rows=name in table"))
 
 
 class PostgresSinkOptions(SinkOptions, ConnectionOptions):
@@ -76,7 +68,9 @@ class PostgresSinkOptions(SinkOptions, ConnectionOptions):
     statement_timeout: Milliseconds | None = None  # ms; then the epoch is retried. 0: none; default: the server's
     # Names of columns in the table by their names in the rows, as `a=x, b=y` or as a JSON object; the other columns
     # keep their names. `key` and `newest_by` are names in the table.
-    column_map: Annotated[dict[str, str], BeforeValidator(mapping)] = Field(default_factory=dict)
+    column_map: Annotated[dict[str, str], BeforeValidator(new_names("name in rows=name in table"))] = Field(
+        default_factory=dict
+    )
     schema_evolution: Literal["refuse", "add_columns"] = "refuse"  # What is done about columns that the table lacks
     setup_sql: str | None = None  # Statements that run once for the table and the uid, before the first epoch
     pre_sql: str | None = None  # Statements that run in the transaction of each epoch, before its rows

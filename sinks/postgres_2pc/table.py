@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,28 +18,6 @@ if TYPE_CHECKING:
 
 
 _SYSTEM = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
-
-
-def mapping(value: object) -> object:
-    """`"a=x, b=y"` or a JSON object as a mapping of names; anything but text is returned as it is."""
-    if not isinstance(value, str):
-        return value
-    if value.strip().startswith("{"):
-        try:
-            pairs = json.loads(value, object_pairs_hook=list)
-        except json.JSONDecodeError:
-            raise ValueError('this is not a JSON object of names such as {"name in rows": "name in table"}') from None
-    else:
-        pairs = [tuple(name.strip() for name in part.split("=")) for part in value.split(",") if part.strip()]
-    for pair in pairs:
-        if len(pair) != 2 or not all(isinstance(name, str) and name for name in pair):
-            raise ValueError(f"{value!r} is not of the form 'name in rows=name in table, ...', or a JSON object")
-    for place, what in enumerate(("renamed twice", "the new name of two columns")):
-        names = [pair[place] for pair in pairs]
-        twice = [name for name in names if names.count(name) > 1]
-        if twice:
-            raise ValueError(f"'{twice[0]}' is {what}")
-    return dict(pairs)
 
 
 def renamed(schema: StructType, names: Mapping[str, str], who: str) -> StructType:

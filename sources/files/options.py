@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from spark_ext.options import Milliseconds, json_object
+from spark_ext.options import Milliseconds, new_names
 from spark_ext.schemas.strptime import refused_directive
 from spark_ext.sources.contract import SourceOptions
 from spark_ext.sources.files.encodings import Encoding
@@ -34,16 +34,7 @@ BY_ROW = frozenset({"parquet", "orc"})
 """Formats whose positions are row numbers."""
 
 
-def renames(value: object) -> object:
-    """`"Order ID=order_id, Total=amount"`, or a JSON object, as a mapping; any other text is a ValueError."""
-    if not isinstance(value, str) or value.lstrip().startswith("{"):
-        return json_object(value)
-    pairs = [(theirs.strip(), ours.strip()) for theirs, _, ours in (part.rpartition("=") for part in value.split(","))]
-    if not all(theirs and ours for theirs, ours in pairs) or len(dict(pairs)) < len(pairs):
-        raise ValueError("give each column of the files once, as 'Order ID=order_id, Total=amount'")
-    return dict(pairs)
-
-
+_NEW_NAMES = BeforeValidator(new_names("Order ID=order_id", signs=True))
 _BOOLEANS = {**dict.fromkeys(("true", "1", "yes", "on"), True), **dict.fromkeys(("false", "0", "no", "off"), False)}
 
 
@@ -89,7 +80,9 @@ class FilesOptions(SourceOptions):
     header: bool | Literal["normalize"] = False
     """CSV: whether the first line contains the column names; columns are then matched by name, else by position. With
     `normalize` names are compared in lower case, without blanks around them, and with `_` for blanks inside."""
-    columns: Annotated[Mapping[str, str], BeforeValidator(renames)] = Field(default_factory=dict)
+    columns: Annotated[Mapping[str, str], BeforeValidator(new_names("Order ID=order_id", signs=True))] = Field(
+        default_factory=dict
+    )
     """CSV with a header: which of a file's columns has the values of a declared column of another name, as
     `Order ID=order_id, Total=amount` or as a JSON object."""
     sep: str = Field(default=",", min_length=1, max_length=1)
@@ -137,13 +130,6 @@ class FilesOptions(SourceOptions):
         if text not in known:
             raise ValueError("it is true, false or normalize")
         return known[text]
-
-    @field_validator("columns")
-    @classmethod
-    def _once(cls, value: Mapping[str, str]) -> Mapping[str, str]:
-        if len(set(value.values())) < len(value):
-            raise ValueError("two columns of the files are renamed to one")
-        return value
 
     @field_validator("comment")
     @classmethod

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _ODD_INTEGERS = (b"+", b"0x", b"0X")  # what is in integers that Arrow does not parse, or parses wrongly
 _OPEN, _CLOSE = b"{}"
+_END = "\0end of the file\0"
+_NOT_CLOSED = "a quoted value is not closed before its end"
 _UNEXPECTED = "JSON parse error: unexpected field"
 
 
@@ -153,14 +155,16 @@ class CsvFormat(LinesFormat):
                 parse_options=options,
                 convert_options=self._convert_options(file, names),
             )
+            for batch in reader:
+                yield from self._shaped(file, pa.Table.from_batches([batch])).combine_chunks().to_batches()
         except pa.ArrowInvalid as problem:
             if "Empty CSV file" in str(problem):
                 return
+            if _END in str(problem):
+                raise pa.ArrowInvalid(_NOT_CLOSED) from None
             raise
-        for batch in reader:
-            yield from self._shaped(file, pa.Table.from_batches([batch])).combine_chunks().to_batches()
         if not ended.found:
-            raise pa.ArrowInvalid("a quoted value is not closed before its end")
+            raise pa.ArrowInvalid(_NOT_CLOSED)
 
     def _header(self, file: InputFile) -> Header:
         """The names of the file's columns, with the declared spelling of declared columns, and where they end."""
@@ -400,7 +404,7 @@ class Ended(io.RawIOBase):
 
     def __init__(self, raw: pa.NativeFile, separators: bytes) -> None:
         self._raw = raw
-        self._line = b"\0end of the file\0" + separators
+        self._line = _END.encode() + separators
         self._held = b""
         self._rest: bytes | None = None
         self.found = False

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from spark_ext import failpoints
 from spark_ext.errors import ConfigurationError, DataError
+from spark_ext.options import new_names
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.postgres_2pc.sink import PostgresTwoPhaseCommit
-from spark_ext.sinks.postgres_2pc.table import lacking, mapping, renamed
+from spark_ext.sinks.postgres_2pc.table import lacking, renamed
 from spark_ext.sinks.postgres_2pc.types import Column
 from spark_ext.testing.sink_driver import Driver, numbered
 from tests.servers.postgres import Database
@@ -25,13 +26,16 @@ def driver(database: Database, ddl: str = "id bigint, name string", incarnation:
     return Driver(PostgresTarget(database, **options), incarnation, schema=columns(ddl))
 
 
+read = new_names("name in rows=name in table")
+
+
 @given(st.dictionaries(st.text(min_size=1), st.text(min_size=1), max_size=4))
 def test_a_mapping_as_json_is_what_was_written(names: dict[str, str]) -> None:
     if len(set(names.values())) == len(names):
-        assert mapping(json.dumps(names)) == names
+        assert read(json.dumps(names)) == names
     else:
         with pytest.raises(ValueError, match="new name of two columns"):
-            mapping(json.dumps(names))
+            read(json.dumps(names))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +57,7 @@ def test_a_mapping_that_is_none_is_refused(text: str, said: str) -> None:
 
 
 def test_names_are_taken_as_they_are() -> None:
-    assert mapping(" a = x,b=Y ,") == {"a": "x", "b": "Y"}
+    assert read(" a = x,b=Y ,") == {"a": "x", "b": "Y"}
     assert renamed(columns("a int, b int"), {"a": "b", "b": "a"}, "x").names == ["b", "a"]
 
 

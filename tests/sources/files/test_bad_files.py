@@ -27,7 +27,7 @@ BAD: dict[str, tuple[str, bytes, dict[str, str], str]] = {
     "a damaged archive": ("x.csv.gz", PACKED[:-9], {}, "damaged"),
     "no archive": ("x.csv.gz", b"n\n1\n", {}, "damaged"),
     "another encoding": ("x.csv", "n\n1\n".encode("utf-16"), {"encoding": "cp1252"}, "byte order mark of utf-16"),
-    "an open quote": ("x.csv", b'n\n"1\n', {"multiline": "true"}, "damaged"),
+    "an open quote": ("x.csv", b'n\n"1\n', {"multiline": "true"}, "schema: a quoted value is not closed"),
     "no Parquet": ("x.parquet", b"PAR1 and nothing more", {}, "damaged"),
     "other columns": ("x.parquet", b"", {}, "no column 'n'"),
     "no Avro": ("x.avro", b"Obj\1 and nothing more", {}, "x.avro"),

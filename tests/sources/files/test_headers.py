@@ -144,6 +144,7 @@ def test_a_header_that_does_not_fit_is_refused_by_name(
 
 def test_columns_may_change_their_names_with_each_other(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text('a,b,"c, d=e"\n1,2,3\n')
+    assert source(tmp_path, "a int", header="true", columns="d=e=a").options.columns == {"d=e": "a"}
     made = source(tmp_path, "a int, b int, c int", header="true", columns='{"a": "b", "b": "a", "c, d=e": "c"}')
     assert read_all(made) == [{"a": 2, "b": 1, "c": 3}]
 
@@ -152,11 +153,12 @@ def test_columns_may_change_their_names_with_each_other(tmp_path: Path) -> None:
     ("more", "match"),
     [
         ({"skip_rows": "-1"}, "skip_rows"), ({"header": "maybe"}, "true, false or normalize"),
-        ({"columns": "a=b"}, "needs header"), ({"columns": "a", "header": "true"}, "as 'Order ID=order_id"),
-        ({"columns": "=b", "header": "true"}, "as 'Order ID=order_id"),
-        ({"columns": "a=b,a=c", "header": "true"}, "each column of the files once"),
-        ({"columns": "a=c,b=c", "header": "true"}, "two columns of the files are renamed to one"),
-        ({"columns": '{"a": 1}', "header": "true"}, "JSON object of strings"),
+        ({"columns": "a=b"}, "needs header"), ({"columns": "a", "header": "true"}, "the form 'Order ID=order_id"),
+        ({"columns": "=b", "header": "true"}, "the form 'Order ID=order_id"),
+        ({"columns": "a=b,a=c", "header": "true"}, "'a' is renamed twice"),
+        ({"columns": '{"a": "b", "a": "c"}', "header": "true"}, "'a' is renamed twice"),
+        ({"columns": "a=c,b=c", "header": "true"}, "'c' is the new name of two columns"),
+        ({"columns": '{"a": 1}', "header": "true"}, "or a JSON object"),
         ({"skip_rows": "1", "format": "json"}, "skip_rows is for CSV: json files"),
         ({"header": "normalize", "format": "parquet"}, "header is for CSV: parquet files"),
     ],
