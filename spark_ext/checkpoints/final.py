@@ -163,7 +163,8 @@ class FinalCheckpoint:
         known = self._query.state_after(self._awaited)
         if known is None and self._query.live and now - self._requested_at < FIGURES_WITHIN:
             return Advance.WAIT
-        rows, changes = known or (int(spec.has_timers), 1)
+        rows, changes = known or (None, 1)
+        rows = int(spec.has_timers) if rows is None else rows
         if not rows or not (changes or spec.fires_timers):
             return None
         if not changes and now - self._requested_at < FIRE_EVERY:

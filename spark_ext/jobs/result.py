@@ -27,8 +27,6 @@ class SourceResult(SourceSnapshot):
 class QueryResult(QuerySnapshot):
     """A query that this process supervises. Rows and epochs are those of this run."""
 
-    state_rows: int
-    """Rows left in the state stores."""
     sources: tuple[SourceResult, ...]
 
     def to_json(self) -> dict[str, Any]:

@@ -163,6 +163,9 @@ class EpochRow(Row):
     # know.
     late_rows: int | None = None
     # At least how many rows were dropped because the watermark had passed them; null if Spark's event was not received.
+    state_rows: int | None = None
+    # Rows in the query's state after it, such as open windows; null if Spark has not counted them, or has counted
+    # those of repeated tasks again.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,7 +51,7 @@ def query_run(
     if settings.lag_interval and spec.sources:
         notes = LagNotes(context.registry, [source.uid for source in spec.sources])
         figures = Figures(others=bool(spec.natives), noted=notes)
-    history = EpochHistory(clock, divides=settings.epoch_parts, figures=figures)
+    history = EpochHistory(clock, divides=settings.epoch_parts, figures=figures, counts_state=spec.counts_state)
     number = context.incarnation.number
     observer = EpochObserver(spec, SparkLog(checkpoint), lineage, number, flagged, history=history, clock=clock)
     watched = WatchedQuery(spec.uid, operator, context)

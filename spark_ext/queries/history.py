@@ -32,7 +32,7 @@ class Figures:
     epochs: int = 0  # committed in this run
     input_rows: int = 0
     late_rows: int = 0  # dropped, because the watermark had passed them
-    state_rows: int = 0
+    state_rows: int | None = None  # after the newest epoch; None: unknown
     state_changes: int = 0  # by the newest epoch
     last_epoch_ms: int = 0
     recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=20))  # number, ms
@@ -75,7 +75,7 @@ class Figures:
         """Take Spark's report of an epoch."""
         self.input_rows += hint.input_rows or 0
         self.late_rows += hint.late_rows or 0
-        self.state_rows, self.state_changes = hint.state_rows or 0, hint.state_changes
+        self.state_rows, self.state_changes = hint.state_rows, hint.state_changes
         self.last_epoch_ms = hint.duration_ms or 0
         self.recent.append((epoch, hint.duration_ms or 0))
         self.recent_rows.append((epoch, hint.input_rows or 0))
@@ -104,6 +104,7 @@ class CommittedEpoch:
     parts_ms: Mapping[str, int] | None = None  # the same by `epoch_parts.PARTS`; None: unknown, or not wanted
     lag_rows: int | None = None  # rows still to be read when it was planned; None: a source does not know
     late_rows: int | None = None  # rows that were dropped, because the watermark had passed them
+    state_rows: int | None = None  # in the query's state after it
 
     def row(self, committed_at: datetime, shared: Mapping[str, Any]) -> EpochRow:
         """Its row in the ledger."""
@@ -116,6 +117,7 @@ class CommittedEpoch:
             parts_ms=self.parts_ms,
             lag_rows=self.lag_rows,
             late_rows=self.late_rows,
+            state_rows=self.state_rows,
             offsets=None if self.offsets is None else list(self.offsets.sources),
             **shared,
         )
@@ -128,6 +130,7 @@ class EpochHistory:
     clock: Callable[[], float] = time.monotonic  # s; never goes back
     divides: bool = False  # whether the parts of epochs are wanted; samples come from somebody else
     figures: Figures = field(default_factory=Figures)
+    counts_state: bool = True  # whether Spark counts the rows in the state
     reported_upto: int = -1  # the newest epoch whose figures are known
     _began: int = -1
     _reports: int = 0
@@ -146,8 +149,8 @@ class EpochHistory:
         complete = self._reports == self.reported_upto - self._began
         return self._rows[source] if complete and epoch <= self.reported_upto else None
 
-    def state_after(self, epoch: int) -> tuple[int, int] | None:
-        """Rows in the state after an epoch or a later one, and the changes that it has made; None: not known yet."""
+    def state_after(self, epoch: int) -> tuple[int | None, int] | None:
+        """Rows in the state (None: not counted) after an epoch or a later one, and its changes; None: not known yet."""
         found, recent = self.figures, list(self.figures.recent)
         return (found.state_rows, found.state_changes) if recent and recent[-1][0] >= epoch else None
 
@@ -165,8 +168,9 @@ class EpochHistory:
             spent_ms=hint.spent_ms or None,
             lag_rows=total_lag(hint.sources),
             late_rows=hint.late_rows,
+            state_rows=hint.state_rows if self.counts_state else None,
         )
-        self.figures.take(hint.epoch, hint)
+        self.figures.take(hint.epoch, hint if self.counts_state else replace(hint, state_rows=None))
         if self.divides:
             self._executions[hint.epoch] = hint.spent_ms.get("execution", 0)
             while len(self._executions) > RECENT:

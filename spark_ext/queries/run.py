@@ -609,7 +609,7 @@ class QueryRun:
             what += "windows, unmatched rows and timers among them are not in its output"
             self._context.write_behind.incident(self.operator, "state_left", what, "none")
 
-    def state_after(self, epoch: int) -> tuple[int, int] | None:
+    def state_after(self, epoch: int) -> tuple[int | None, int] | None:
         """See `EpochHistory`."""
         return self.observer.history.state_after(epoch)
 

@@ -23,6 +23,7 @@ from spark_ext.queries.writer_checks import (
     check_target,
     check_watermarks,
     check_writer,
+    counts_state,
     partition_option,
 )
 from spark_ext.spark.backend.kinds import backend_of
@@ -87,6 +88,7 @@ class QuerySpec:
     available_now: bool  # whether it ends with what is there when it starts; for Spark's own sources
     built: QueryBuild | None = None  # how it was built, if it was added as a function of the configuration
     rules: tuple[Rule, ...] = ()  # which its sink carries out
+    counts_state: bool = True  # whether Spark counts the rows in its state
 
     @property
     def schema(self) -> StructType:
@@ -178,7 +180,8 @@ def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: b
             operators.sink(target.format, target.options).options.uid, target.format, dict(target.options)
         )
     own = tuple(sources), tuple(ends), tuple(natives)
-    spec = QuerySpec(uid, writer, *own, sink, target.format, available_now, rules=rules)
+    counted = counts_state(frame.sparkSession)
+    spec = QuerySpec(uid, writer, *own, sink, target.format, available_now, rules=rules, counts_state=counted)
     refuse_repeated(operator, spec.operators)
     check_finalization({one.uid: one.format for one in spec.operators}, natives, operator)
     return spec

@@ -29,6 +29,7 @@ NOTHING_STARTED = "nothing was started; the job's state is as it was"
 _AT_ONCE = ("ProcessingTimeTrigger(0)", "AvailableNowTrigger")  # the default, and that for `available_now=True`
 
 _PROGRESS_KEPT = "spark.sql.streaming.numRecentProgressUpdates"
+_COUNTS_STATE = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
 _PARTITION_BY = "partition_by"  # the option by which a sink of ours takes its partition columns
 
 
@@ -78,6 +79,11 @@ def check_session(spark: SparkSession, operator: str) -> None:
             operator,
             "set it to 1 or more; its default is 100",
         )
+
+
+def counts_state(spark: SparkSession) -> bool:
+    """Whether Spark counts the rows of states. Where it does not, it reports 0 whatever there is."""
+    return str(spark.conf.get(_COUNTS_STATE, "true")).strip().lower() == "true"
 
 
 def check_target(target: WriterTarget, operator: str) -> None:

@@ -107,6 +107,7 @@ class QueryStatus(Answer):
     bad_rows: int = Field(description="Rows that did not parse or fit, and are in the table of bad rows.")
     rule_failures: dict[str, int] = Field(description="Rows that fail each rule of `expect`.")
     late_rows: int = Field(description="At least how many rows were dropped because the watermark had passed them.")
+    state_rows: int | None = Field(description="Rows in its state, such as open windows; null if unknown.")
     lag_rows: int | None = Field(description="Rows still to be read; null if unknown.")
     lag_at: datetime | None = Field(description="Time of that figure.")
     watermark: datetime | None

@@ -14,9 +14,8 @@ from typing import Final
 
 from spark_ext.incidents.reporter import Incidents
 from spark_ext.incidents.types import IncidentState
-from spark_ext.model.lifecycle import State
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
-from spark_ext.views.style import ago, clock, colour, count, duration, lag_of, latency_text
+from spark_ext.views.style import ago, clock, colour, count, duration, lag_of, latency_text, left_in_state
 
 POINTS: Final = 120  # points of the rate at most
 
@@ -89,12 +88,7 @@ def _left_out(query: QuerySnapshot) -> tuple[str, ...]:
     bad = (f"{count(query.bad_rows, 'bad row')} put aside",) if query.bad_rows else ()
     rules = (f"{count(rows, 'row')} failed rule '{rule}'" for rule, rows in query.rule_failures.items())
     late = (f"at least {count(query.late_rows, 'late row')} dropped",) if query.late_rows else ()
-    left: tuple[str, ...] = ()
-    if query.state_rows and query.finished:
-        left = (f"{count(query.state_rows, 'row')} left in its state",)
-    elif query.state_rows and query.state is State.SUSPENDED:
-        left = (f"{count(query.state_rows, 'row')} in its state, such as open windows, for the next run",)
-    return (*bad, *rules, *late, *left)
+    return (*bad, *rules, *late, *filter(None, (left_in_state(query),)))
 
 
 @dataclass(frozen=True)

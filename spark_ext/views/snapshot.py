@@ -162,7 +162,8 @@ class QuerySnapshot:
     """At least how many rows were dropped because the watermark had passed them, in the same runs as `epochs`. Spark
     counts them behind partial aggregations, where late rows of one group may be one."""
     state_rows: int | None
-    """Rows in the state stores; None: unknown. The ledger does not record it."""
+    """Rows in the state stores after the newest epoch, such as open windows; None: unknown, as before the first epoch
+    of a run, or where Spark does not count them."""
     lag_rows: int | None = None
     """Rows that it has still to read; None: one of its sources does not know. As `SourceSnapshot.lag_rows`. Read from a
     ledger: as of the driver's newest heartbeat or the newest epoch."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from spark_ext.model.lifecycle import State
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
@@ -55,6 +57,16 @@ def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     return clock(seconds) if seconds >= 3600 else f"{clock(seconds)} min"
+
+
+def left_in_state(query: QuerySnapshot) -> str:
+    """What is left in the state of a query that has ended, in words; "" if that is nothing, or unknown."""
+    if not query.state_rows or not (query.finished or query.state is State.SUSPENDED):
+        return ""
+    rows = count(query.state_rows, "row")
+    if query.finished:
+        return f"{rows} left in its state"
+    return f"{rows} in its state for the next run, such as open windows, which until='now' with emit='all' ends"
 
 
 STALE_S = 10.0  # a figure that is older is shown with its age, s

@@ -38,6 +38,7 @@ from spark_ext.views.style import (
     lag_of,
     lag_text,
     latency_text,
+    left_in_state,
 )
 
 if TYPE_CHECKING:
@@ -144,6 +145,11 @@ def show_status(status: JobStatus, console: Console) -> None:
         Column(
             "late rows, at least", lambda query: f"{query.late_rows:,}", used=any(query.late_rows for query in queries)
         ),
+        Column(
+            "rows in state",
+            lambda query: "" if query.state_rows is None else f"{query.state_rows:,}",
+            used=any(query.state_rows for query in queries),
+        ),
         Column("lag", lambda query: lag_of(query, status.at), used=any(one.lag_rows is not None for one in queries)),
         Column(
             "channels finished",
@@ -163,6 +169,8 @@ def show_status(status: JobStatus, console: Console) -> None:
         Column("reason", lambda query: query.reason),
     ]
     console.print(table(queries, columns))
+    for query in filter(left_in_state, queries):
+        console.print(Text(f"{query.uid}: {left_in_state(query)}"), soft_wrap=True)
     for incident in status.incidents:
         console.print(
             Text(

@@ -13,7 +13,7 @@ from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, FinishedRow,
 from spark_ext.model.end_of_input import EndOffset
 from spark_ext.model.lifecycle import FinalStep, State
 from spark_ext.model.offsets import SourceOffset
-from spark_ext.queries.spec import OperatorSpec
+from spark_ext.queries.spec import OperatorSpec, QuerySpec
 from spark_ext.spark.watching.query_events import Hint
 from tests.queries.fakes import QUERY_ID, Bench
 
@@ -60,7 +60,7 @@ class Finishing(Bench):
     def _flushed(self) -> list[Any]:
         return [EndOffset(end.uid, marker=1, flushed=True).to_json() for end in self.spec.ends]
 
-    def after(self, epoch: int, rows: int, changes: int) -> None:
+    def after(self, epoch: int, rows: int | None, changes: int) -> None:
         """What Spark says of the state after an epoch, which is a further one if it is not the first."""
         if epoch:
             self.query.commit(ended(final=epoch), *self._flushed)
@@ -152,6 +152,15 @@ def test_epochs_are_added_while_timers_change_the_state(tmp_path: Path) -> None:
     assert bench.asked() == [1, 2] and not bench.operators.calls
     bench.after(2, rows=3, changes=0)
     assert bench.final.done and bench.operators.calls[0] == "end_of_input"
+
+
+def test_timers_fire_where_spark_does_not_count_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(QuerySpec, "has_timers", True)
+    bench = Finishing(tmp_path, **marker())
+    bench.after(0, rows=None, changes=2)
+    assert bench.asked() == [1] and not bench.operators.calls
+    bench.after(1, rows=None, changes=0)
+    assert bench.final.done and bench.asked() == [1]
 
 
 def test_without_state_no_epoch_is_added(tmp_path: Path) -> None:

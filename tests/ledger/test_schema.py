@@ -56,7 +56,7 @@ def test_a_value_that_its_column_does_not_take_is_refused(row: FinishedRow | Che
 
 def test_columns_are_described_and_few_of_them_nullable() -> None:
     schema = arrow_schema(EpochRow)
-    optional = ["input_rows", "duration_ms", "offsets", "spent_ms", "parts_ms", "lag_rows", "late_rows"]
+    optional = ["input_rows", "duration_ms", "offsets", "spent_ms", "parts_ms", "lag_rows", "late_rows", "state_rows"]
     assert [field.name for field in schema if field.nullable] == optional
     assert schema.field("committed_at").type == pa.timestamp("us", tz="UTC")
     assert "| |" not in pages.tables().replace("| column | type | meaning |", "")

@@ -29,7 +29,7 @@ def test_an_epoch_waits_for_its_figures_and_is_given_once() -> None:
     assert list(history.ready()) == []
     history.report(report(0, 5))
     history.report(report(0, 9))
-    assert list(history.ready()) == [CommittedEpoch(0, None, 5, 7)]
+    assert list(history.ready()) == [CommittedEpoch(0, None, 5, 7, state_rows=0)]
     assert list(history.ready(everything=True)) == []
     assert (history.figures.epochs, history.figures.input_rows) == (1, 5)
 
@@ -42,6 +42,17 @@ def test_late_rows_are_added_up_and_kept_with_their_epoch() -> None:
     history.committed(3, None)
     assert [epoch.late_rows for epoch in history.ready(everything=True)] == [2, 0, 3, None]
     assert history.figures.late_rows == 5
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_rows_in_the_state_are_kept_with_their_epoch_or_are_unknown(counts: bool) -> None:
+    history = EpochHistory(Clock(), counts_state=counts)
+    assert history.figures.state_rows is None, "before the first epoch of a run"
+    for number, rows in enumerate((4, 0)):
+        history.committed(number, None)
+        history.report(replace(report(number, 5), state_rows=rows))
+    assert [epoch.state_rows for epoch in history.ready()] == ([4, 0] if counts else [None, None])
+    assert history.state_after(1) == (0 if counts else None, 0)
 
 
 def test_late_figures_are_asked_for_at_intervals_and_not_forever() -> None:

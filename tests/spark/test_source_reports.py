@@ -136,6 +136,26 @@ def test_rows_that_spark_has_counted_again_count_once(source: dict[str, Any], ro
     assert found.input_rows == rows and list(found.source_rows.values()) == [rows]
 
 
+@pytest.mark.parametrize(
+    ("operator", "rows"),
+    [
+        ({"numStateStoreInstances": 3}, 7),
+        ({"numStateStoreInstances": 4}, None),  # a task was repeated
+        ({"numStateStoreInstances": 6}, None),  # as by two actions of `foreachBatch`
+        ({"operatorName": "symmetricHashJoin", "numStateStoreInstances": 12}, 7),
+        ({"operatorName": "symmetricHashJoin", "numStateStoreInstances": 3}, 7),
+        ({"operatorName": "symmetricHashJoin", "numStateStoreInstances": 16}, None),
+        ({"numRowsTotal": 0, "numRowsUpdated": 9, "numRowsRemoved": 9}, 0),
+        ({"numRowsTotal": 0, "numRowsUpdated": 9, "numRowsRemoved": 2}, None),  # RocksDB's were not counted
+        ({}, 7),
+    ],
+)
+def test_rows_in_the_state_are_right_or_unknown(operator: dict[str, Any], rows: int | None) -> None:
+    state = {"operatorName": "stateStoreSave", "numRowsTotal": 7, "numShufflePartitions": 3, **operator}
+    (found,) = hints_of([json.dumps({**json.loads(text(7, addBatch=5)), "stateOperators": [state]})])
+    assert found.state_rows == rows
+
+
 def test_a_trigger_that_had_nothing_to_do_is_no_epoch() -> None:
     found = hints_of([text(7, addBatch=5, triggerExecution=9), text(8, latestOffset=1, triggerExecution=1)])
     assert [(hint.epoch, hint.input_rows, hint.duration_ms) for hint in found] == [(7, 3, 9)]

@@ -28,7 +28,8 @@ def test_text_of_a_failed_job_ends_with_the_error() -> None:
 
 def test_a_run_until_now_names_the_state_that_it_leaves_to_the_next() -> None:
     left = query("a", State.SUSPENDED, rows=7, state_rows=3)
-    assert "3 rows in its state, such as open windows, for the next run" in job_text(job(left, state=State.SUSPENDED))
+    said = "a: SUSPENDED, 7 rows in 0 epochs, 3 rows in its state for the next run, such as open windows, which "
+    assert said in job_text(job(left, state=State.SUSPENDED))
     assert "in its state" not in job_text(job(query("a", rows=7, state_rows=3)))
 
 

@@ -60,6 +60,7 @@ export function create(session, store) {
         ["Rows", compact(job.rows), counted(job.rows, "row")],
         ...(job.bad_rows ? [["Bad rows", compact(job.bad_rows), `${counted(job.bad_rows, "row")} put aside, in the table of bad rows`]] : []),
         ...(job.late_rows ? [["Late rows", `≥ ${compact(job.late_rows)}`, `at least ${counted(job.late_rows, "row")} dropped: the watermark had passed them`]] : []),
+        ...(job.state_rows ? [["In state", compact(job.state_rows), `${counted(job.state_rows, "row")} in the queries' states where known, such as open windows`]] : []),
         ["Epochs", compact(job.epochs), counted(job.epochs, "epoch")],
         ...(available === null
           ? []

@@ -53,6 +53,7 @@ export function create(session, store, [uid]) {
         ["Since", moment(query.since)],
         ["Rows/s", compact(query.rate)],
         ["Rows", number(query.rows)],
+        ...(query.state_rows ? [["Rows in its state", number(query.state_rows)]] : []),
         ...Object.entries(query.rule_failures).map(([rule, rows]) => [`Fail rule ${rule}`, counted(rows, "row")]),
         ["Epochs", number(query.epochs)],
         ["Last epoch", query.last_epoch === null ? "–" : `${query.last_epoch}, ${duration(query.last_ms)}`],

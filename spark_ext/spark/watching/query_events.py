@@ -21,7 +21,7 @@ class Hint:
     epoch: int | None = None
     input_rows: int | None = None  # without the rows that mark an end of input
     duration_ms: int | None = None  # of the whole epoch, planning and commit included
-    state_rows: int | None = None  # rows in all state stores of the query
+    state_rows: int | None = None  # rows in all state stores of the query; None: Spark has not counted them right
     watermark: str = ""  # before the epoch, ISO 8601; "" without one
     spent_ms: Mapping[str, int] = field(default_factory=dict)  # where the time of the epoch went, by `STAGES`
     sources: Mapping[str, SourceReport] = field(default_factory=dict)  # what they have said of themselves, by uid
@@ -79,7 +79,7 @@ def _hint(progress: Mapping[str, Any]) -> Hint:
         progress["batchId"],
         sum(rows_read(source) for source in progress["sources"] if source not in ends),
         progress["durationMs"].get("triggerExecution"),
-        sum(operator["numRowsTotal"] for operator in progress["stateOperators"]),
+        _state_rows(progress["stateOperators"]),
         progress.get("eventTime", {}).get("watermark", ""),
         {stage: sum(progress["durationMs"].get(name, 0) for name in names) for stage, names in STAGES.items()},
         source_reports(progress),
@@ -99,6 +99,19 @@ def _hint(progress: Mapping[str, Any]) -> Hint:
 def _newest_row(text: str) -> str:
     """The greatest event time of an epoch, unless it is that of a marker, which has taken over another watermark."""
     return "" if text.startswith(NEVER_YEARS) else text
+
+
+def _state_rows(operators: Iterable[Mapping[str, Any]]) -> int | None:
+    """Rows in the state; None if Spark has not counted them, or has counted those of repeated tasks again."""
+    total = 0
+    for operator in operators:
+        rows, updated = operator["numRowsTotal"], operator.get("numRowsUpdated", 0) - operator.get("numRowsRemoved", 0)
+        stores, partitions = operator.get("numStateStoreInstances", 0), operator.get("numShufflePartitions") or 1
+        most = partitions * (4 if operator.get("operatorName") == "symmetricHashJoin" else 1)
+        if stores > most or stores % partitions or (not rows and updated > 0):
+            return None
+        total += rows
+    return total
 
 
 def _state_changes(operator: Mapping[str, Any]) -> int:

@@ -19,6 +19,7 @@ Ints = npt.NDArray[np.int64]
 
 COLUMNS: Final = (
     "query", "epoch", "lineage", "incarnation", "input_rows", "committed_at", "duration_ms", "lag_rows", "late_rows",
+    "state_rows",
 )  # fmt: skip
 """Columns of the table `epochs` that are needed."""
 
@@ -43,6 +44,7 @@ class Epochs:
     ms: Ints = field(default_factory=_none)  # duration, ms, or `UNKNOWN`
     lag: Ints = field(default_factory=_none)  # rows still to read when it was planned, or `UNKNOWN`
     late: Ints = field(default_factory=_none)  # rows dropped because the watermark had passed them, or `UNKNOWN`
+    state: Ints = field(default_factory=_none)  # rows in the query's state after it, or `UNKNOWN`
 
     def __len__(self) -> int:
         return len(self.at)
@@ -60,7 +62,7 @@ class Epochs:
         query = place[coded.indices.to_numpy(zero_copy_only=False)]
         at = table["committed_at"].cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
         columns = [query, *(_ints(table[name]) for name in ("epoch", "lineage", "incarnation")), _ints(at)]
-        columns += [_ints(table[name]) for name in ("input_rows", "duration_ms", "lag_rows", "late_rows")]
+        columns += [_ints(table[name]) for name in ("input_rows", "duration_ms", "lag_rows", "late_rows", "state_rows")]
         same = np.lexsort((columns[1], columns[2], query))
         keys = np.stack([columns[1], columns[2], query])[:, same]
         first = same[np.flatnonzero(np.any(np.diff(keys, axis=1, prepend=-1), axis=0))]
@@ -70,7 +72,7 @@ class Epochs:
     def only(self, chosen: npt.NDArray[np.bool_]) -> Epochs:
         """Some of them."""
         when = (self.query, self.epoch, self.lineage, self.incarnation, self.at)
-        figures = (self.rows, self.ms, self.lag, self.late)
+        figures = (self.rows, self.ms, self.lag, self.late, self.state)
         return Epochs(self.queries, *(array[chosen] for array in (*when, *figures)))
 
     def slices(self) -> dict[str, slice]:

@@ -26,6 +26,7 @@ class Figures:
     lag: int | None = None  # rows that were still to be read when it was planned; None: unknown
     planned: int | None = None  # when that was; None: unknown
     late: int = 0  # rows that were dropped, because the watermark had passed them
+    state: int | None = None  # rows in its state after the newest epoch; None: unknown
 
 
 NONE: Final = Figures()
@@ -86,6 +87,7 @@ def _counting(epochs: Epochs, least: Callable[[str], int]) -> dict[str, Ints]:
 def _of(epochs: Epochs, own: Ints) -> Figures:
     last = own[-1]
     at, ms, lag = int(epochs.at[last]), int(epochs.ms[last]), int(epochs.lag[last])
+    state = int(epochs.state[last])
     return Figures(
         len(own),
         int(np.maximum(epochs.rows[own], 0).sum()),
@@ -95,6 +97,7 @@ def _of(epochs: Epochs, own: Ints) -> Figures:
         None if lag == UNKNOWN else lag,
         None if ms == UNKNOWN else at - ms,
         int(np.maximum(epochs.late[own], 0).sum()),
+        None if state == UNKNOWN else state,
     )
 
 

@@ -19,7 +19,7 @@ ROWS = st.lists(
         lambda number, query, lineage, **fields: replace(epoch(number, query, lineage=lineage), **fields),
         st.integers(0, 4), st.sampled_from("ab"), st.integers(1, 3), incarnation=st.integers(1, 3),
         duration_ms=st.none() | st.integers(1, 9),
-        **dict.fromkeys(("input_rows", "lag_rows", "late_rows"), st.none() | st.integers(0, 9)),
+        **dict.fromkeys(("input_rows", "lag_rows", "late_rows", "state_rows"), st.none() | st.integers(0, 9)),
     ),
     unique_by=lambda row: (row.query, row.lineage, row.epoch),
     max_size=30,
@@ -40,6 +40,7 @@ def test_of_each_number_the_newest_lineage_counts(rows: list[EpochRow], least: i
         figures = found[uid]
         assert (figures.epochs, figures.rows) == (len(counted), sum(row.input_rows or 0 for row in counted.values()))
         assert (figures.last, figures.last_ms, figures.lag) == (newest.epoch, newest.duration_ms, newest.lag_rows)
+        assert figures.state == newest.state_rows
         assert figures.late == sum(row.late_rows or 0 for row in counted.values())
         assert figures.at == newest.committed_at.timestamp() * 1000
         newest_start = max(row.incarnation for row in counted.values())
