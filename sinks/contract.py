@@ -20,7 +20,7 @@ has been committed before changes nothing and says so.
             with self._transaction() as target:
                 # Raises FencedError, or StateError when the target is not the one that was claimed.
                 epoch.check_target(target.mark, target.last_epoch(epoch.application), "sink 'out'")
-                if target.last_epoch(epoch.application) >= epoch.number:
+                if epoch.is_held(target.last_epoch(epoch.application)):
                     return CommitOutcome.ALREADY_COMMITTED
                 target.publish(prepared, epoch.application, epoch.number)
             return CommitOutcome.COMMITTED
@@ -331,6 +331,18 @@ class TwoPhaseCommitSink(Connector):
             FencedError: another start has claimed the target.
             StateError: it is not the target that was claimed.
         """
+
+    def early_key(self) -> tuple[str, ...] | None:
+        """The columns of the query by which a row replaces an earlier one; None: rows are added, or never shown early.
+
+        With a key, `commit` is also given rows of windows that are still open (`Epoch.early`), by a run with
+        `emit="early"`: in one step, fenced by `epoch.check_target`, they replace rows of their keys, unless
+        `epoch.is_held`, and no epoch is recorded. They may be given again; later rows of their keys replace them.
+
+        Raises:
+            ConfigurationError: an option keeps a later row from replacing them.
+        """
+        return None
 
     def validate(self, schema: StructType) -> None:
         """Refuse what can be refused before the query starts: a missing target, a type that does not fit."""

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.sift import Numbered
 from spark_ext.datafiles.writer import LONGEST_NAME, DataFile, DataFileWriter, Layout
-from spark_ext.errors import DataError, StorageError
+from spark_ext.errors import DataError, StorageError, refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.options import Bytes, Names, Pairs
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
@@ -182,6 +182,18 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
     def kept_bad_rows(self, epoch: Epoch) -> int | None:
         """The mark in the table's transactions."""
         return self._target.mark(epoch)
+
+    def early_key(self) -> tuple[str, ...] | None:
+        """With mode=upsert its key, where the row of the later epoch always counts."""
+        upsert = self._upsert
+        if upsert is not None and (upsert.newest_by or upsert.deleted_if):
+            option = "newest_by" if upsert.newest_by else "deleted_if"
+            raise refused(
+                f"emit='early': with '{option}' a later row need not replace one that was shown before",
+                f"sink '{self.options.uid}' (delta_2pc)",
+                f"remove '{option}': an aggregation gives one row for each key",
+            )
+        return None if upsert is None else upsert.key
 
     def validate(self, schema: StructType) -> None:
         """Raise an error for types and tables that cannot be written."""

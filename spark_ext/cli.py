@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 UntilChoice = Enum("UntilChoice", {"NOW": "now"}, type=str)
-EmitChoice = Enum("EmitChoice", {"CLOSED": "closed", "ALL": "all"}, type=str)
+EmitChoice = Enum("EmitChoice", {"CLOSED": "closed", "EARLY": "early", "ALL": "all"}, type=str)
 IfRunningChoice = Enum("IfRunningChoice", {"REFUSE": "refuse", "WAIT": "wait"}, type=str)
 
 UntilOption = Annotated[
@@ -59,7 +59,8 @@ EmitOption = Annotated[
     EmitChoice,
     typer.Option(
         "--emit",
-        help="With --until now: 'closed' leaves open windows to the next run; 'all' emits them and ends the job.",
+        help="With --until now: 'closed' leaves open windows to the next run; 'early' does, and shows them as they are "
+        "in targets with mode=upsert; 'all' emits them and ends the job.",
     ),
 ]
 IfRunningOption = Annotated[
@@ -225,6 +226,7 @@ def plan(
     function: Function = "job",
     master: Master = None,
     until: UntilOption = None,
+    emit: EmitOption = EmitChoice.CLOSED,
     storage: SessionStorage = None,
     as_json: Json = False,
 ) -> None:
@@ -233,7 +235,8 @@ def plan(
     The exit code is 0 if there is nothing to object, 1 if the start would be refused, 9 if that is only because another
     run of the job is in progress, and 2 if the file is refused.
     """
-    found = _job(file, function, master, storage).plan(until=None if until is None else until.value)
+    made = _job(file, function, master, storage)
+    found = made.plan(until=None if until is None else until.value, emit=emit.value)
     if as_json:
         print_json(found.to_json())
     else:

@@ -80,6 +80,12 @@ class FailPoint(str, Enum):
     CAUGHT_UP = "until.caught_up"
     SUSPENDED = "until.suspended"
 
+    # Rows of open windows that a run shows at its end.
+    EARLY_COPIED = "early.copied"
+    EARLY_BEFORE_COMMIT = "early.before_commit"
+    EARLY_COMMITTED = "early.committed"
+    EARLY_SHOWN = "early.shown"
+
     # An append to a table of the ledger.
     LEDGER_BEFORE_JOBS = "ledger.jobs.before"
     LEDGER_JOBS = "ledger.jobs.after"

@@ -53,7 +53,7 @@ class Committer:
         epoch.check_target(held.mark, last, self.errors.who)
         if epoch.start:
             held.check_table(self.table.oid, self.errors.who)
-        if epoch.number <= last:
+        if epoch.is_held(last):
             self.connection.execute("ROLLBACK")
             self.finish()
             self._discard(parts)
@@ -69,7 +69,8 @@ class Committer:
         rows = sum(part.rows for part in parts) - refused
         # The transaction is still open: without this file nothing is committed.
         mark = None if self.aside is None else self.aside.keep()
-        record.committed(self.connection, self.identity, epoch, rows, mark)
+        if not epoch.early:
+            record.committed(self.connection, self.identity, epoch, rows, mark)
         in_doubt = [part.gid for part in parts if isinstance(part, InDoubt)]
         if in_doubt:
             self._all_there(in_doubt)

@@ -190,6 +190,24 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
                 "and restart the server, or set prepared=false",
             )
 
+    def early_key(self) -> tuple[str, ...] | None:
+        """With mode=upsert its key, by the names of the query, where the row of the later epoch always counts."""
+        options = self.options
+        if options.mode != "upsert":
+            return None
+        for name, why in (
+            ("newest_by", "a later row need not replace one that was shown before"),
+            ("pre_sql", "its statements would run with rows of no epoch"),
+            ("post_sql", "its statements would run with rows of no epoch"),
+        ):
+            if getattr(options, name) is not None:
+                what = f"emit='early': with '{name}' {why}"
+                raise refused(
+                    what, f"sink '{options.uid}' (postgres_2pc)", f"remove '{name}', or run without emit='early'"
+                )
+        given = {there: here for here, there in options.column_map.items()}
+        return tuple(given.get(name, name) for name in options.key)
+
     def claim(self, claim: Claim) -> None:
         """Set the fence, then clean up what dead incarnations have left; see `claim`.
 

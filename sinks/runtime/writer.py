@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from spark_ext.model.offsets import LoggedOffsets
 
 
+SHOWN = "shown"  # the note of the rows that were shown early, in the checkpoint directory of the copy
 QUERY_ID = "sql.streaming.queryId"
 EPOCH = "streaming.sql.batchId"
 
@@ -221,6 +222,8 @@ class EpochWriter(ArrowWriter):
                 do="start the job again: the epoch will be replayed",
             )
         prepared = [message.prepared for message in written if message.prepared is not None]
+        if self._identity.early:
+            return self._show_early(prepared, batchId, sum(message.rows for message in written))
         final = self._sink.requires_finalization and self._is_final(batchId)
         barrier, watermark, advanced = self._carried_by(batchId)
         bad = [message.bad for message in written if message.bad is not None]
@@ -263,6 +266,26 @@ class EpochWriter(ArrowWriter):
         if mine.checkpoint:
             remember(mine.checkpoint, Position(self._uid, mine.lineage, query_id, batchId), mine.start)
         tune()
+
+    def _show_early(self, prepared: Sequence[Any], epoch: int, rows: int) -> None:
+        """Show the rows of windows that are open after the epoch before: this one is that of a copy of the query."""
+        mine = self._identity
+        before = remembered(mine.checkpoint)
+        shown = Epoch(
+            sink=self._uid,
+            lineage=mine.lineage,
+            query_id=mine.early,
+            number=epoch - 1,
+            incarnation=mine.incarnation,
+            start=mine.start,
+            previous=before.of(self._uid, mine.lineage, mine.early) if before else None,
+            early=True,
+        )
+        reach(FailPoint.EARLY_BEFORE_COMMIT)
+        if prepared:
+            self._with_retries(shown, prepared)
+        reach(FailPoint.EARLY_COMMITTED)
+        folder_at(mine.checkpoint).write(SHOWN, str(rows))
 
     def _check_rules(self, epoch: int, failures: Failures) -> None:
         """Refuse rows that fail rules, or too many of them, before anything is visible."""

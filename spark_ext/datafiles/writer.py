@@ -353,6 +353,7 @@ def commit_info(epoch: Epoch, files: Sequence[DataFile]) -> dict[str, Any]:
                 "epoch": epoch.number,
                 "incarnation": epoch.incarnation,
                 "lineage": epoch.lineage,
+                **({"early": True} if epoch.early else {}),
             }
         ),
     }

@@ -167,7 +167,7 @@ class Target:
                 self._create(log, schema, carried)
                 return None
             done = log.held(epoch.application)
-            if done is not None and done >= epoch.number:
+            if epoch.is_held(done):
                 if fence and not fence.holds(log.held):
                     # The table was created by an older incarnation after the claim, which then had nothing to fence.
                     add_files(table, (), properties(carried), self._partition_by)
@@ -178,8 +178,8 @@ class Target:
                 self._add_columns(table, new, carried)
                 return None
             check_files(table.schema().to_json(), self.location, files, f"{self.who}, epoch {epoch.number}")
-            mine = (Transaction(epoch.application, epoch.number), newest_epoch(epoch), *carried, *also())
-            version = publish(table, mine)
+            mark = () if epoch.early else (Transaction(epoch.application, epoch.number), newest_epoch(epoch))
+            version = publish(table, (*mark, *carried, *also()))
             reach(FailPoint.DELTA_COMMITTED)
             return CommitOutcome.COMMITTED, version
 

@@ -112,7 +112,11 @@ class ActiveRun:
 
     def _options(self, how: RunOptions) -> StartOptions:
         return StartOptions(
-            takeover=self._takeover, until_now=how.until is not None, drain=how.drain, other_hosts=how.other_hosts
+            takeover=self._takeover,
+            until_now=how.until is not None,
+            early=how.emit == "early",
+            drain=how.drain,
+            other_hosts=how.other_hosts,
         )
 
     def _start(self, how: RunOptions) -> None:

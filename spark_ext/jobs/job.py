@@ -340,8 +340,9 @@ class Job:
 
         Args:
             until: "now", or None: the run ends when the input does.
-            emit: with `until="now"`: "closed", windows that are open stay open for the next run; or "all", they are
-                emitted as they are, and the job has finished: no run reads anything after it.
+            emit: with `until="now"`: "closed", windows that are open stay open for the next run; "early", they do,
+                and are shown in targets with mode=upsert as they are now; or "all", they are emitted as they are, and
+                the job has finished: no run reads anything after it.
             if_running: what is done while another run of the job is under way: "refuse", or "wait" until it has ended.
                 With it, or `until`, a driver on another host counts as running as long as its heartbeat is recent.
             wait_timeout: how long it is waited for, s; None: as long as it takes.
@@ -350,14 +351,15 @@ class Job:
         Raises:
             JobFailedError: a query has failed for good.
             JobRunningError: another run of the job is under way.
-            ConfigurationError: with `until="now"`, a source always has more to read.
+            ConfigurationError: with `until="now"`, a source always has more to read; with `emit="early"`, a row that is
+                shown might not be replaced by a later one, or no query shows any.
             SparkExtError: the job could not be started.
         """
         how = RunOptions.of(self.name, until, emit, if_running, wait_timeout)
         recover = partial(restore_after, self.name, self.settings, self._ledger, lambda: self.runs, self.restore)
         return self._active.to_end(how, recover, progress=progress)
 
-    def plan(self, *, until: Until | None = None) -> JobPlan:
+    def plan(self, *, until: Until | None = None, emit: Emit = "closed") -> JobPlan:
         """Find out what a start would refuse, change and read, without doing any of it: nothing is written.
 
         The job may run meanwhile; then that is one of the refusals. What only the claim of a target finds, such as
@@ -365,6 +367,7 @@ class Job:
 
         Args:
             until: as for `run`.
+            emit: likewise.
 
         Returns:
             The plan; `accepted` says whether there is nothing to object. `print` shows it, `to_json` has plain values.
@@ -372,8 +375,7 @@ class Job:
         Raises:
             SparkExtError: the ledger cannot be read.
         """
-        how = RunOptions.of(self.name, until)
-        return self._active.plan(how)
+        return self._active.plan(RunOptions.of(self.name, until, emit))
 
     def start(
         self, *, until: Until | None = None, if_running: IfRunning | None = None, wait_timeout: float | None = None

@@ -32,7 +32,7 @@ class QueryResult(QuerySnapshot):
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `--json`."""
         names = "uid state finished finished_before epochs last_epoch parts_ms rows bad_rows rule_failures late_rows"
-        return _plain(self, f"{names} state_rows lag_rows lag_at sources reason latencies")
+        return _plain(self, f"{names} early_rows state_rows lag_rows lag_at sources reason latencies")
 
 
 @dataclass(frozen=True, kw_only=True)

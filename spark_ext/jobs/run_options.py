@@ -30,7 +30,7 @@ from spark_ext.queries.writer_checks import NOTHING_STARTED
 log = logger("spark_ext.job")
 T = TypeVar("T")
 Until = Literal["now"]
-Emit = Literal["closed", "all"]
+Emit = Literal["closed", "early", "all"]
 IfRunning = Literal["refuse", "wait"]
 LOOK_EVERY: Final = 1.0  # pause between two looks at whether the other run has ended, s
 
@@ -59,15 +59,15 @@ class RunOptions:
         operator = f"job '{job}'"
         for name, value, known in (
             ("until", until, (None, "now")),
-            ("emit", emit, ("closed", "all")),
+            ("emit", emit, ("closed", "early", "all")),
             ("if_running", if_running, (None, "refuse", "wait")),
         ):
             if value not in known:
                 shown = " or ".join(repr(one) for one in known)
                 raise _refused(f"{name} is {value!r}, and can be {shown}", operator, "use one of these")
-        if emit == "all" and until is None:
+        if emit != "closed" and until is None:
             raise _refused(
-                "emit='all' is given without until='now'",
+                f"emit='{emit}' is given without until='now'",
                 operator,
                 "leave it out: a run without `until` emits all windows at the end of its input; to end a job whose "
                 "input does not, drain it",

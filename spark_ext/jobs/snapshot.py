@@ -77,6 +77,7 @@ def query_result(run: QueryRun, *, paused: bool = False, latencies: tuple[Latenc
         bad_rows=run.bad_rows.total,
         rule_failures=dict(run.bad_rows.failures),
         late_rows=run.figures.late_rows,
+        early_rows=run.early_rows,
         state_rows=run.figures.state_rows,
         lag_rows=0 if state is State.FINISHED else lag.rows,
         lag_at=None if state is State.FINISHED else _moment(lag.at),

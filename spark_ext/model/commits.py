@@ -223,6 +223,9 @@ class Epoch:
     """The aligned checkpoint whose cut of the query is right after this epoch, if any."""
     watermark: int = field(default=0, compare=False)
     """The query's watermark in this epoch, ms since 1970 UTC, for a sink that `passes_watermarks`; 0: none."""
+    early: bool = field(default=False, compare=False)
+    """Whether the rows are those of windows that are open after this epoch, for a sink with an `early_key`: they
+    replace others, fenced as ever, and the target does not record them as an epoch."""
 
     @property
     def mark(self) -> FenceMark:
@@ -247,6 +250,14 @@ class Epoch:
         found = -1 if last is None else last
         if self.previous is not None and found < self.previous:
             raise not_the_target(_behind(found, self.previous), operator)
+
+    def is_held(self, last: int | None) -> bool:
+        """Whether there is nothing to commit: the target holds the epoch, or rows that are newer than early ones.
+
+        Args:
+            last: the last epoch that it holds under `application`; None: none yet.
+        """
+        return last is not None and last >= self.number + self.early
 
     @property
     def application(self) -> str:

@@ -41,6 +41,7 @@ class QueryDefinition:
     sink_format: str = ""
     columns: tuple[tuple[str, str], ...] = ()
     state: tuple[str, ...] | None = None  # its stateful operators, in the order of the plan; None: not known
+    early: bool = False  # whether a start could show open windows early, whose rows a later one has to replace
 
     @property
     def uids(self) -> frozenset[str]:
@@ -69,6 +70,7 @@ class QueryDefinition:
             "sink_format": self.sink_format,
             "columns": [list(column) for column in self.columns],
             **({} if self.state is None else {"state": list(self.state)}),
+            **({"early": True} if self.early else {}),
         }
 
     @classmethod
@@ -83,4 +85,5 @@ class QueryDefinition:
             raw["sink_format"],
             tuple((name, kind) for name, kind in raw["columns"]),
             tuple(raw["state"]) if "state" in raw else None,
+            bool(raw.get("early")),
         )

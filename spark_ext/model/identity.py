@@ -33,6 +33,7 @@ class Identity:
     start: int = 0  # random number of this start
     samples: bool = False  # whether processes that work for it can be asked for their stacks
     parts: bool = False  # whether its tasks say how long the user's code ran
+    early: str = ""  # Spark's id of the query of which this is a copy that shows open windows; "": it is none
     syncs: bool = False  # whether each epoch is durable before it counts, as what it was read from is deleted then
 
     @property

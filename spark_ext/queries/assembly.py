@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from spark_ext.queries.bad_rows import BadRowsWatch, ChangedInput
 from spark_ext.queries.catching_up import CatchingUp
 from spark_ext.queries.describe_failure import QueryFailures
+from spark_ext.queries.early import EarlyRows
 from spark_ext.queries.history import EpochHistory, Figures
 from spark_ext.queries.launcher import Launcher
 from spark_ext.queries.observer import EpochObserver
@@ -88,6 +89,7 @@ def query_run(
         bad_rows=BadRowsWatch(spec, context, lineage, history=history, worker=worker, clock=clock),
         finished_sources=finished,
         source_ends=SourceEnds(operator, context, observer, finished, clock),
+        early=EarlyRows(context, checkpoint, lineage, lambda: restarts.stopping),
         worker=worker,
         clock=clock,
     )

@@ -49,6 +49,7 @@ class JobContext(WatchContext):
     registry: Path  # the session registry's folder
     control: Accepts  # accepts the control events that the job itself requests
     until: UntilNow | None = None  # of a run that ends with what is there; None: it ends when its input does
+    early: bool = False  # whether queries that have read what is there show their open windows
     hold: bool = False  # whether the start only completes epochs that were interrupted, and plans no others
     first_checkpoint: int = 1  # of this start: no offset that was planned before it carries a barrier as great
     drain: int = 0  # the newest lineage for which a drain was in force before this start; 0: none

@@ -20,6 +20,7 @@ from spark_ext.ledger.kinds import FinishedKind
 from spark_ext.model.execution import REQUESTED
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.builder import record_plan
+from spark_ext.queries.early import forget_copies
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.records import registrations
 from spark_ext.queries.spark_query import End, Launch, RunnableQuery
@@ -229,6 +230,11 @@ class Launcher:
         self._claim_now()
         self.registrations.publish()
 
+    def claim_if_late(self) -> None:
+        """On the worker's thread: claim what was left to the first epoch, and none has come."""
+        if self._claims_late:
+            self._claim_now()
+
     def _claim_now(self) -> None:
         self.operators.claim()
         self._claims_late = False
@@ -308,6 +314,7 @@ class Launcher:
         self.registrations.renew(self._entries(planned.epoch if planned is not None and self._claims_late else None))
         self.registrations.publish()
         if self.since < 0:
+            forget_copies(self.checkpoint)
             stamps.forget(self.checkpoint, self._context.incarnation.start)
         self._keep_event_times()
         state = Location.of(child(self.checkpoint, "state"), {}).folder

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from spark_ext.queries.catching_up import CatchingUp
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.describe_failure import Diagnosis, QueryFailures
+    from spark_ext.queries.early import EarlyRows
     from spark_ext.queries.launcher import Launcher
     from spark_ext.queries.observer import EpochObserver, QueryPosition
     from spark_ext.queries.operator_hooks import OperatorHooks
@@ -70,6 +71,7 @@ class QueryRun:
         bad_rows: BadRowsWatch,
         finished_sources: FinishedSources,
         source_ends: SourceEnds,
+        early: EarlyRows,
         worker: Worker,
         clock: Callable[[], float],
     ) -> None:
@@ -88,6 +90,7 @@ class QueryRun:
         self._life = life
         self.observer = observer
         self._source_ends = source_ends
+        self._early = early
         self._outage = outage
         self._restarts = restarts
         self._failures = failures
@@ -150,6 +153,11 @@ class QueryRun:
     def phase(self) -> str:
         """What Spark is busy with, for display; "" when it does not run."""
         return self.launcher.query.phase if self.state is State.RUNNING else ""
+
+    @property
+    def early_rows(self) -> int | None:
+        """Rows of open windows that were shown at the end of this run; None: it has shown none."""
+        return self._early.rows
 
     @property
     def stopping(self) -> bool:
@@ -439,17 +447,30 @@ class QueryRun:
             self._restart()
         elif self._catching_up.done and self._caught_up(now):
             acknowledge = self._catching_up.acknowledge(self.operators, self.offsets)
-            self.take_step("acknowledging what was read", acknowledge, self._suspended)
+            self.take_step("acknowledging what was read", acknowledge, self._acknowledged)
 
     def _caught_up(self, now: float) -> bool:
         left = self.input_done or self.launcher.between or self._source_ends.left(self.position)
         return not left and self._may_suspend(now)
 
-    def _suspended(self, unread: str) -> None:
+    def _acknowledged(self, unread: str) -> None:
+        if unread or not self._early.wanted:
+            self._suspended(unread)
+        elif not (self.state.ended or self._restarts.stopping):
+            self.take_step("showing open windows", self._show_early, self._shown_early)
+
+    def _show_early(self) -> str | None:
+        return self._early.show(self.spec, self.query_id, self.committed, self.launcher.claim_if_late)
+
+    def _shown_early(self, done: str | None) -> None:
+        if done is not None:
+            self._suspended("", f"; {done}")
+
+    def _suspended(self, unread: str, also: str = "") -> None:
         reach(FailPoint.SUSPENDED)
         if not self.state.ended:
             state = State.CANCELED if unread else State.SUSPENDED
-            self._life.become(state, unread or "it has read what was there")
+            self._life.become(state, unread or f"it has read what was there{also}")
 
     def _may_suspend(self, now: float) -> bool:
         """Whether its worker is free, no wait is under way, and nothing that was committed is still to be moved."""

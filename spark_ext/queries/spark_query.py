@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -113,16 +113,26 @@ class RunnableQuery(Protocol):
 
 
 class SparkQuery:
-    """A query in Spark, with the checkpoint, trigger and name that its job gives it. See `RunnableQuery`."""
+    """A query in Spark, with the checkpoint, trigger and name that its job gives it. See `RunnableQuery`.
+
+    `shows`: it is run on a copy of the checkpoint of the query with this id of Spark's, to show open windows.
+    """
 
     def __init__(
-        self, spec: QuerySpec, context: JobContext, checkpoint: str, lineage: int, committed: Callable[[], int]
+        self,
+        spec: QuerySpec,
+        context: JobContext,
+        checkpoint: str,
+        lineage: int,
+        committed: Callable[[], int],
+        *,
+        shows: str = "",
     ) -> None:
         self._until_now = context.until is not None or spec.available_now
         self._spec = spec
         self._context = context
         self._checkpoint = checkpoint
-        self._identity = context.identity(spec.uid, checkpoint, lineage)
+        self._identity = replace(context.identity(spec.uid, checkpoint, lineage), early=shows)
         self._committed = committed
         self._query: StreamingQuery | None = None
         self._end: End | None = None

@@ -290,6 +290,25 @@ class SinkContract(SinkBadRowsContract):
         first.run(1, numbered(5, 10))
         assert target.ids() == list(range(10))
 
+    def test_c12_rows_of_open_windows_are_no_epoch_and_replace_none_that_are_newer(self, target: SinkTarget) -> None:
+        """They may come again, are fenced like an epoch's, and those of a key are replaced by the next epoch."""
+        if target.sink().early_key() is None:
+            pytest.skip("the sink does not show rows early")
+        driver, early = Driver(target).claim(), Driver(target, early=True)
+        driver.run(0, numbered(0, 5))
+        for _ in range(2):
+            early.run(1, [{"id": 4, "name": "early"}, {"id": 9, "name": "early"}])
+            assert {row["id"]: row["name"] for row in target.rows() if row["id"] > 3} == {4: "early", 9: "early"}
+        driver.run(1, [{"id": 9, "name": "late"}])
+        early.run(1, [{"id": 9, "name": "early"}])
+        assert {row["id"]: row["name"] for row in target.rows() if row["id"] > 3} == {4: "early", 9: "late"}
+        assert (driver.outcomes, early.outcomes) == ([COMMITTED, COMMITTED], [COMMITTED, COMMITTED, ALREADY])
+        prepared = [early.write(2, [{"id": 9, "name": "stale"}])]
+        Driver(target, incarnation=2).claim()
+        with pytest.raises(FencedError, match="incarnation 2"):
+            early.commit(prepared, 2)
+        assert "stale" not in [row["name"] for row in target.rows()]
+
     @pytest.mark.parametrize("repeated", [False, True])
     def test_c11_a_driver_frozen_before_commit_wakes_after_cleanup(
         self, target: SinkTarget, tmp_path: Path, repeated: bool

@@ -153,6 +153,8 @@ class Driver:
     """The newest epoch that Spark's log in this driver's state has planned; None: not known."""
     starts: frozenset[int] | None = None
     """Random numbers of the starts that this driver's state remembers; None: not known."""
+    early: bool = False
+    """Whether an epoch is that of a copy of the query, with rows of windows that are open after the one before."""
     attempts: int = 0
     """Number of calls of the sink's `commit`."""
     outcomes: list[CommitOutcome] = field(default_factory=list)
@@ -222,6 +224,7 @@ class Driver:
             checkpoint=f"{state}/queries/q/checkpoint" if folder else "",
             incarnation=self.incarnation,
             start=self.start,
+            early=self.query_id if self.early else "",
         )
 
     def _sent(self) -> TwoPhaseCommitSink:

@@ -161,6 +161,9 @@ class QuerySnapshot:
     late_rows: int = 0
     """At least how many rows were dropped because the watermark had passed them, in the same runs as `epochs`. Spark
     counts them behind partial aggregations, where late rows of one group may be one."""
+    early_rows: int | None = None
+    """Rows of open windows that were shown at the end of this run, with `emit="early"`; None: none were. Read from a
+    ledger: None; the reason of its state says it."""
     state_rows: int | None
     """Rows in the state stores after the newest epoch, such as open windows; None: unknown, as before the first epoch
     of a run, or where Spark does not count them."""

@@ -61,6 +61,8 @@ def duration(seconds: float) -> str:
 
 def left_in_state(query: QuerySnapshot) -> str:
     """What is left in the state of a query that has ended, in words; "" if that is nothing, or unknown."""
+    if query.early_rows is not None:
+        return f"{count(query.early_rows, 'row')} of open windows shown early"
     if not query.state_rows or not (query.finished or query.state is State.SUSPENDED):
         return ""
     rows = count(query.state_rows, "row")

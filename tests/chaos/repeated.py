@@ -22,6 +22,8 @@ import typer
 from deltalake import DeltaTable, write_deltalake
 from rich.console import Console
 
+from spark_ext import failpoints
+from spark_ext.failpoints import FailPoint
 from tests.chaos import turns
 from tests.chaos.commands import workplace
 from tests.chaos.scenario import ROOT
@@ -39,6 +41,11 @@ Row = dict[str, Any]
 
 def row(number: int) -> Row:
     return {"id": number, "at": START + timedelta(seconds=10 * number)}
+
+
+def minutes(rows: int) -> Counter[datetime]:
+    """How many of the first rows there are in each minute."""
+    return Counter(row(number)["at"].replace(second=0) for number in range(rows))
 
 
 def plain(rows: Sequence[Row]) -> list[str]:
@@ -132,6 +139,7 @@ def _folder(folder: Path) -> AbstractContextManager[Inlet]:
 # By name: the shape of the job, how many rows there are at the beginning, and what opens the input in a folder.
 INLETS: Mapping[str, tuple[str, int, Callable[[Path], AbstractContextManager[Inlet]]]] = {
     "delta": ("delta", 1, lambda folder: nullcontext(Table(folder / "in"))),
+    "early": ("early", 0, _folder),
     "files": ("files", 0, _folder),
     "hybrid": ("hybrid", 2, partial(_topic, kind=Stages)),
     "kafka": ("kafka", 0, _topic),
@@ -141,6 +149,12 @@ INLETS: Mapping[str, tuple[str, int, Callable[[Path], AbstractContextManager[Inl
     "postgres-xmin": ("postgres", 0, partial(_relation, incremental="xmin")),
     "windows": ("windows", 0, _folder),
 }
+
+EARLY = {
+    FailPoint.EARLY_COPIED: "kill", FailPoint.EARLY_BEFORE_COMMIT: "kill-driver",
+    FailPoint.EARLY_COMMITTED: "kill-driver", FailPoint.EARLY_SHOWN: "kill",
+}  # fmt: skip
+"""How a driver is killed at the steps in which it shows open windows."""
 
 WITHIN = 600.0  # a run takes less, s
 ENDS_WITHIN = 120.0  # so does the end of the driver behind its last run, s
@@ -162,6 +176,7 @@ class Drivers:
     def __init__(self, folder: Path, env: Mapping[str, str] = {}) -> None:
         self._log = folder / "driver.log"
         self._env = env
+        self.dies = failpoints.VARIABLE in env  # at a step, once
         self._driver: Tree | None = None
 
     def __enter__(self) -> "Drivers":
@@ -243,6 +258,13 @@ class Series:
             # Comes while the run is under way: this run reads it, or the next one.
             self._add(inlet)
         until(lambda: done.exists() or driver.poll() is not None, f"run {number}", WITHIN)
+        if not done.exists() and self._drivers.dies:
+            self._drivers.dies = False
+            self.outcome.kills += 1
+            driver.kill()
+            until(lambda: not driver.members(), "the killed driver's processes have ended", 60)
+            driver = self._drivers.run(self._shape, self._folder, inlet.options)
+            until(lambda: done.exists() or driver.poll() is not None, f"run {number}", WITHIN)
         if not done.exists():
             self.outcome.problems.append(f"run {number}: the driver has ended: {driver.text()[-3000:]}")
             raise typer.Exit(1)
@@ -259,7 +281,12 @@ class Series:
         wanted = "FINISHED" if last else "SUSPENDED"
         if result["state"] != wanted:
             self.outcome.problems.append(f"run {number} is {result['state']} for {wanted}")
-        if self._shape != "windows":
+        if self._shape == "early":
+            # A file that came while the run was under way is in it as a whole, or not at all.
+            found = Counter(dict(self._output()))
+            if found not in (minutes(there), minutes(self._next)):
+                self.outcome.problems.append(f"run {number} shows {found} for {minutes(there)}")
+        elif self._shape != "windows":
             missing = set(range(there)) - set(self._output())
             if missing:
                 self.outcome.problems.append(f"run {number} has not read {len(missing)} rows that were there")
@@ -269,15 +296,13 @@ class Series:
         if not (place / "_delta_log").exists():
             return []
         table = DeltaTable(place).to_pyarrow_table()
-        if self._shape == "windows":
+        if self._shape in ("early", "windows"):
             return [(one["start"], one["n"]) for one in table.to_pylist()]
         return list(table["id"].to_pylist())
 
     def _differences(self) -> list[str]:
-        if self._shape == "windows":
-            ats = [row(number)["at"] for number in range(self._next)]
-            wanted: Counter[Any] = Counter(Counter(at.replace(second=0) for at in ats).items())
-            assert not ats or min(ats) == START
+        if self._shape in ("early", "windows"):
+            wanted: Counter[Any] = Counter(minutes(self._next).items())
         else:
             wanted = Counter(range(self._next))
         found = Counter(self._output())
@@ -298,6 +323,7 @@ def main(
     runs: Annotated[int, typer.Option(min=2)] = 100,
     kills: Annotated[int, typer.Option(min=0)] = 20,
     seed: Annotated[int, typer.Option()] = 1,
+    steps: Annotated[bool, typer.Option(help="kill the job 'early' at each of its steps instead")] = False,
     remote: Annotated[bool, typer.Option(help="by clients of a server of Spark Connect")] = False,
     keep: Annotated[Path | None, typer.Option(help="work in this directory, and keep everything")] = None,
 ) -> None:
@@ -310,18 +336,23 @@ def main(
         env = {}
         if remote:
             env[cheap_jvm.REMOTE] = stack.enter_context(ConnectServer(folder / "server.log")).address
-        for name in names:
-            place = folder / name
+        points = [f"{point}={how}" for point, how in EARLY.items()] if steps else [""]
+        for name, point in [(name, point) for name in (["early"] if steps else names) for point in points]:
+            place = folder / (point.partition("=")[0] or name)
             place.mkdir(parents=True)
             say = partial(console.print, f"{name}:", markup=False)
+            if point:
+                env = {**env, failpoints.VARIABLE: point, failpoints.ONCE_DIR: str(place)}
             with Drivers(place, env) as drivers:
-                found = Series(name, place, seed, drivers).run(runs, kills, say)
+                found = Series(name, place, seed, drivers).run(runs, 0 if point else kills, say)
+                if point and found.kills != 1:
+                    found.problems.append(f"nothing was killed at {point}")
                 found.problems += drivers.end()
             usual = sorted(found.seconds)[len(found.seconds) // 2] if found.seconds else 0
             grown = [f"{count} files, {size // 1024} KiB after {run}" for run, (count, size) in found.sizes.items()]
             console.print(
-                f"{name}: {found.runs} runs, {found.kills} kills, {found.rows} rows, median run {usual:.1f} s, "
-                f"{len(found.problems)} problems; state: {'; '.join(grown)}",
+                f"{point or name}: {found.runs} runs, {found.kills} kills, {found.rows} rows, "
+                f"median run {usual:.1f} s, {len(found.problems)} problems; state: {'; '.join(grown)}",
                 markup=False,
             )
             for problem in found.problems:

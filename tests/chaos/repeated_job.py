@@ -58,7 +58,7 @@ READS: dict[str, Callable[[SparkSession, dict[str, Any]], DataFrame]] = {
 
 
 def frame_of(spark: SparkSession, shape: str, options: dict[str, Any]) -> DataFrame:
-    if shape == "windows":
+    if shape in ("early", "windows"):
         spark.conf.set("spark.sql.shuffle.partitions", "2")
         minutes = sx.with_watermark(files(spark, options), "at", "1 minute").groupBy(F.window("at", "1 minute"))
         return minutes.agg(F.count("*").alias("n")).select("window.start", "n")
@@ -71,7 +71,9 @@ def job(spark: SparkSession, shape: str, folder: Path, frame: DataFrame) -> sx.J
         x = made.exchange("x", partitions=2, key="id")
         made.add("first", x.write(frame))
         frame = x.read("x-in", max_rows_per_epoch=11)
-    return made.add("out", frame.writeStream.format("delta_2pc").options(uid="out-out", path=str(folder / "out")))
+    options = {"mode": "upsert", "key": "start"} if shape == "early" else {}
+    writer = frame.writeStream.format("delta_2pc").options(uid="out-out", path=str(folder / "out"), **options)
+    return made.add("out", writer)
 
 
 def main() -> None:
@@ -88,7 +90,8 @@ def main() -> None:
             started = time.monotonic()
             if frame is None:
                 frame = frame_of(spark, shape, options)
-            result = job(spark, shape, folder, frame).run(until="now", emit="all" if last else "closed", progress=False)
+            emit: Any = "all" if last else "early" if shape == "early" else "closed"
+            result = job(spark, shape, folder, frame).run(until="now", emit=emit, progress=False)
             turns.take(folder, number, {**result.to_json(), "seconds": time.monotonic() - started, "first": first})
             first = False
 

@@ -14,6 +14,7 @@ from spark_ext.jobs.run_options import RunOptions
     [
         ({"until": "yesterday"}, "until is 'yesterday'"), ({"until": "now", "emit": "none"}, "emit is 'none'"),
         ({"until": None, "emit": "all"}, "emit='all' is given without until='now'"),
+        ({"until": None, "emit": "early"}, "emit='early' is given without until='now'"),
         ({"until": "now", "if_running": "skip"}, "if_running is 'skip'"),
         ({"until": "now", "wait_timeout": 3.0}, "wait_timeout is given without if_running='wait'"),
         ({"until": "now", "if_running": "wait", "wait_timeout": -1.0}, "wait_timeout is -1.0"),

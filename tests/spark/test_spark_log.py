@@ -13,7 +13,7 @@ from spark_ext.model.offsets import Running, SourceOffset
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.queries import builder
 from spark_ext.spark.logs import state_operators, watermarks
-from spark_ext.spark.logs.spark_log import SparkLog, parse_offsets, with_offsets
+from spark_ext.spark.logs.spark_log import SparkLog, parse_offsets, with_offsets, with_watermark
 from tests.support.refusals import refused
 
 HEADER = {"batchWatermarkMs": 0, "batchTimestampMs": 1700000000000, "conf": {"spark.sql.shuffle.partitions": "2"}}
@@ -81,6 +81,12 @@ def test_offsets_are_replaced_by_uid_and_nothing_else_changes(version: str) -> N
     assert [one for one in after.sources if one != wanted.to_json()] == [one for one in before.sources if one != given]
     assert changed.splitlines()[1] == text.splitlines()[1]
     assert with_offsets(text, {}) == text
+
+
+def test_another_watermark_leaves_the_offsets_as_they_are() -> None:
+    text = 'v1\n{"batchWatermarkMs":5,"conf":{"a":"b"}}\n{"of":"a\u2028b"}\n-'
+    changed = with_watermark(text, 7)
+    assert changed == text.replace('"batchWatermarkMs":5', '"batchWatermarkMs":7')
 
 
 def test_an_unknown_version_of_the_log_is_refused_and_no_log_is_not_read() -> None:

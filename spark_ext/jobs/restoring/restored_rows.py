@@ -56,7 +56,11 @@ def restored_rows(comparison: Comparison, ledger: Ledger, incarnation: Incarnati
         if flag.query in names
     ]
     for query in names.values():
-        definition = comparison.given.get(query) or comparison.definition(query)
+        saved, definition = comparison.definition(query), comparison.given.get(query)
+        if definition is None or saved is None:
+            definition = definition or saved
+        else:
+            definition = replace(definition, early=saved.early)
         part = comparison.saved_query(query)
         assert part is not None
         if definition is None or (part.epoch is None and not part.finished):

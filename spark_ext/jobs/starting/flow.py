@@ -169,7 +169,9 @@ class LateQueries:
         waiting = [other for other in self._composition.gates if other.uid not in built]
         self._graph = checked_graph(self._composition, [*there, spec], waiting, self._memory)
         number = self._context.incarnation.number
-        self._rows[spec.uid] = recall_late(self._context.job, self._memory, spec, there, number)
+        self._rows[spec.uid] = recall_late(
+            self._context.job, self._memory, spec, there, number, early=self._context.early
+        )
         if self._context.until is not None:
             check_now(spec, self._context.job)
         self._lookups.fix()

@@ -26,6 +26,7 @@ from spark_ext.model.offsets import SourceOffset
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.queries import operators
 from spark_ext.queries.describe_failure import diagnosed
+from spark_ext.queries.early import check_early
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.runtime.planner import NoLedger, Planner
@@ -57,6 +58,7 @@ class StartOptions:
     takeover: bool = False  # start although another driver seems to run this job
     hold: bool = False  # complete the epochs that were interrupted, and plan no others
     until_now: bool = False  # read what is there, and end
+    early: bool = False  # show open windows at the end of such a run
     drain: bool = False  # request a drain before anything is started
     other_hosts: bool = False  # refuse also while a driver on another host is alive, by its heartbeat
 
@@ -90,12 +92,16 @@ def examined(
     if until_now:
         for spec in specs:
             check_now(spec, composition.job)
+    if options.early:
+        check_early(specs, composition.job, waiting=bool(gated))
     graph = checked_graph(composition, specs, gated, memory)
     links = links_of(composition, specs, waiting=bool(gated))
     inboxes = inbox_links(composition, specs)
     start = None
     if not halted:
-        start = compared(composition.job, memory, ledger, specs, composition.declared, coming, gated)
+        start = compared(
+            composition.job, memory, ledger, specs, composition.declared, coming, gated, early=options.early
+        )
     return Examined(tuple(specs), tuple(gated), graph, tuple(links), tuple(inboxes), start)
 
 

@@ -16,6 +16,7 @@ from spark_ext.ledger.schema import ControlEventRow, DefinitionRow
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.queries import operators
 from spark_ext.queries.context import checkpoint_of
+from spark_ext.queries.early import remembered
 from spark_ext.queries.spec import definition_of
 from spark_ext.sinks.runtime import position
 from spark_ext.spark.logs.checkpoint_directory import put_in_place
@@ -88,12 +89,19 @@ def compared(
     declared: ChangeDeclarations,
     incarnation: Incarnation | NextStart,
     gates: Sequence[Gate],
+    *,
+    early: bool = False,
 ) -> Start:
     """The job beside its past. What an interrupted rescale has left is completed before; see `complete_rescales`."""
     given = {spec.uid: definition_of(spec) for spec in specs}
     waiting = frozenset(gate.uid for gate in gates)
     refuse_unknown(job, memory, declared)
     after, to_do = with_renames(job, memory, (*given, *waiting), declared, incarnation.number)
+    for spec in specs:
+        known = after.of(spec.uid)
+        if not known.finished:
+            accepted = declared.accepted.get(spec.uid, ())
+            given[spec.uid] = remembered(spec, known.definition, job, accepted, early=early)
     logs = {
         query: _logged(ledger.uri, after, query) for query in {*given, *after.names} if not after.of(query).finished
     }
@@ -144,10 +152,11 @@ def with_renames(
 
 
 def recall_late(
-    job: str, memory: JobMemory, spec: QuerySpec, others: Sequence[QuerySpec], number: int
+    job: str, memory: JobMemory, spec: QuerySpec, others: Sequence[QuerySpec], number: int, *, early: bool
 ) -> DefinitionRow:
     """Compare a query that comes to a running job with its past; returns what to record when its target is claimed."""
-    given = {one.uid: definition_of(one) for one in (*others, spec)}
+    given = {one.uid: definition_of(one) for one in others}
+    given[spec.uid] = remembered(spec, None, job, (), early=early)
     Start(job, memory, given, {}, ChangeDeclarations()).check_late(spec.uid)
     return _definition(spec.uid, memory.lineage(spec.uid), number, given[spec.uid])
 

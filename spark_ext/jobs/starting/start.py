@@ -226,6 +226,7 @@ def _context(
         registry=registry.folder_of(books.spark, state),
         control=control,
         until=until if options.until_now else None,
+        early=options.early,
         hold=options.hold,
         # A barrier is stamped only once the ledger has a row with its number, and the greatest number never expires.
         first_checkpoint=unused_number(state, memory.next_checkpoint_id),

@@ -58,6 +58,7 @@ class _Classic:
     makes = staticmethod(plans.makes)
     watermarks = staticmethod(plans.watermarks)
     stateful_operators = staticmethod(plans.stateful_operators)
+    open_groups = staticmethod(plans.open_groups)
 
     def target(self, writer: DataStreamWriter) -> WriterTarget:
         jwriter = writer._jwrite

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from weakref import WeakKeyDictionary
 
 from spark_ext.errors import ConfigurationError, EnvironmentProblem
-from spark_ext.spark.backend.contract import Loss, OwnEnd, PlanSource, Watermark, WriterTarget, evolution_name, evolves
+from spark_ext.spark.backend.contract import (
+    Loss,
+    OpenGroups,
+    OwnEnd,
+    PlanSource,
+    Watermark,
+    WriterTarget,
+    evolution_name,
+    evolves,
+)
 from spark_ext.spark.backend.diagnosis import NO_DIAGNOSIS, Diagnosis
 from spark_ext.spark.backend.state_formats import LocalStateFiles
 from spark_ext.worker_internals import encoded_properties
@@ -77,6 +86,10 @@ class _Connect:
 
     def stateful_operators(self, df: DataFrame) -> tuple[str, ...]:
         return tuple(_described(one) for one in _relations(_plan(df)) if _keeps_state(one))
+
+    def open_groups(self, df: DataFrame) -> OpenGroups | None:
+        what = "a client of Spark Connect does not see by what an aggregation groups; use a classic session"
+        return OpenGroups(what) if self.stateful_operators(df) else None
 
     def makes(self, df: DataFrame, column: str) -> bool | None:
         root = _plan(df)

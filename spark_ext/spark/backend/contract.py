@@ -76,6 +76,14 @@ class Watermark:
 
 
 @dataclass(frozen=True)
+class OpenGroups:
+    """What a plan would emit of its state if its input ended now."""
+
+    problem: str = ""  # why a row of it might not be replaced by a later one
+    keys: tuple[frozenset[str], ...] = ()  # of each grouping column, the columns of the result that it equals
+
+
+@dataclass(frozen=True)
 class WriterTarget:
     """What has been set on a `DataStreamWriter` so far."""
 
@@ -147,6 +155,12 @@ class Backend(Protocol):
 
         In the order in which Spark numbers their state, or its reverse: for comparison with another plan. None if the
         installed Spark lacks a name that this needs; a warning says so.
+        """
+
+    def open_groups(self, df: DataFrame) -> OpenGroups | None:
+        """Of an aggregation by columns that are fixed when a group begins, by what its rows are known.
+
+        None: the plan emits nothing at the end of its input that it has not emitted before.
         """
 
     def makes(self, df: DataFrame, column: str) -> bool | None:

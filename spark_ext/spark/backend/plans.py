@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.masking import logger
 from spark_ext.model.end_of_input import FORMAT as END_OF_INPUT
-from spark_ext.spark.backend.contract import PlanSource, Watermark
+from spark_ext.spark.backend.contract import OpenGroups, PlanSource, Watermark
 from spark_ext.spark.backend.missing import missing_name
 
 if TYPE_CHECKING:
@@ -110,6 +110,77 @@ def _stateful_operators(df: DataFrame) -> tuple[str, ...]:
             left.append((node.right().plan(), node))
     columns = _Columns(nodes[::-1] if found else [])
     return tuple(columns.described(node, above) for node, above in found)
+
+
+def open_groups(df: DataFrame) -> OpenGroups | None:
+    """See `Backend.open_groups`."""
+    nodes = [_analyzed(df)]
+    for node in nodes:
+        nodes.extend(_children(node))
+    emitting = [node for node in nodes if node.isStreaming() and _emits_at_the_end(node)]
+    if not emitting:
+        return None
+    node, above = nodes[0], []
+    while node.nodeName() in ("Project", "SubqueryAlias"):
+        above.append(node)
+        (node,) = _children(node)
+    if node.nodeName() != "Aggregate":
+        if node in emitting:
+            return OpenGroups(
+                f"no later row would replace what '{_STATEFUL[node.nodeName()]}' emits at the end of input"
+            )
+        return OpenGroups(f"'{node.nodeName()}' follows the aggregation, and may drop a row that was shown before")
+    if len(emitting) > 1:
+        name = _STATEFUL[next(one for one in emitting if one != node).nodeName()]
+        return OpenGroups(f"beside its last aggregation it has '{name}', which emits rows at the end of input, too")
+    if not any(one.nodeName() == "EventTimeWatermark" for one in nodes):
+        return OpenGroups("its aggregation has no watermark: its groups never close")
+    if any(_is_marked(group, _SESSION) for group in _items(node.groupingExpressions())):
+        return OpenGroups("two session windows may become one, and the row of one of them would stay")
+    return OpenGroups(keys=_group_columns(node, above[::-1]))
+
+
+def _emits_at_the_end(node: Any) -> bool:
+    """Whether rows may come out of a node's state when its watermark passes everything."""
+    if node.nodeName() == "Join":
+        kind, streams = str(node.joinType().sql()), [one.isStreaming() for one in _children(node)]
+        return kind not in ("INNER", "CROSS", "LEFT SEMI") and all(streams)
+    return node.nodeName() in _STATEFUL and not node.nodeName().startswith("Deduplicate")
+
+
+def _group_columns(aggregate: Any, above: list[Any]) -> tuple[frozenset[str], ...]:
+    """Of each grouping column, or the ends of its window, the names that projections give it."""
+    groups = _items(aggregate.groupingExpressions())
+    known: dict[int, tuple[int, bool]] = {}  # by a column's id, which group it is, and whether it is a whole window
+
+    def found(expression: Any) -> tuple[int, bool] | None:
+        if _is_column(expression):
+            return known.get(expression.exprId().id())
+        if _kind(expression) == "GetStructField" and expression.extractFieldName() in ("start", "end"):
+            group, whole = found(expression.child()) or (-1, False)
+            return (group, False) if whole else None
+        return None
+
+    for one in _items(aggregate.aggregateExpressions()):
+        made = one.child() if _kind(one) == "Alias" else one
+        for place, group in enumerate(groups):
+            if made.semanticEquals(group):
+                known[one.exprId().id()] = place, _is_marked(group, _WINDOW)
+    for node in above:
+        for one in _items(node.expressions()):
+            group_of = found(one.child()) if _kind(one) == "Alias" else None
+            if group_of is not None:
+                known[one.exprId().id()] = group_of
+    names: list[set[str]] = [set() for _ in groups]
+    for one in _items((above[-1] if above else aggregate).output()):
+        place, whole = known.get(one.exprId().id(), (-1, True))
+        if not whole:
+            names[place].add(str(one.name()))
+    return tuple(map(frozenset, names))
+
+
+def _is_marked(column: Any, mark: str) -> bool:
+    return _is_column(column) and bool(column.metadata().contains(mark))
 
 
 class _Columns:
@@ -236,6 +307,8 @@ def inlined(sql: str, columns: list[tuple[str, str, str]]) -> str:
 
 _CONVERSION: Final = "PreciseTimestampConversion"  # what Spark makes a window of, around the time column
 _LONGEST: Final = 200
+_WINDOW: Final = "spark.timeWindow"  # in the metadata of the column of a window
+_SESSION: Final = "spark.sessionWindow"  # likewise
 _DELAY: Final = "spark.watermarkDelayMs"  # in the metadata of the column that has a watermark
 
 # What Spark leaves out of the SQL of aggregate functions, by their classes.

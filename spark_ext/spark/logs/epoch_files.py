@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _UNFINISHED: Final = "spark.sql.streaming.checkUnfinishedRepartitionOnRestart"
 _CODEC: Final = "spark.sql.streaming.stateStore.compression.codec"
@@ -55,6 +56,11 @@ def files_of_epoch(spark: SparkSession, checkpoint: str, epoch: int, who: str) -
         for folder, version in _versions(operator, ids[operator.number], epoch, who):
             found.update(dict.fromkeys(_store_files(log, stores, folder, version)))
     return (*found, commit)
+
+
+def copies_state(spark: SparkSession) -> bool:
+    """Whether queries that begin in a session have state that `files_of_epoch` finds."""
+    return spark.conf.get(_PROVIDER, "") == _ROCKSDB and spark.conf.get(_FORMAT, "1") == "2"
 
 
 def is_stateful(checkpoint: str, epoch: int) -> bool:
@@ -133,8 +139,7 @@ def unique_ids(log: SparkLog, epoch: int, who: str) -> dict[int, list[list[str]]
             f"the query has a state provider other than RocksDB with checkpoint format 2: {found}",
             operator=f"{who}, epoch {epoch}",
             kept="the checkpoint directory is unchanged",
-            do=f"set {_PROVIDER} and spark.sql.streaming.stateStore.checkpointFormatVersion 2 as "
-            "spark_ext.session() does, and start with a new state directory",
+            do=f"set {_PROVIDER} and {_FORMAT} 2 as spark_ext.session() does, and start with a new state directory",
         )
     return {int(operator): partitions for operator, partitions in ids.items()}
 

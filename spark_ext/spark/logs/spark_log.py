@@ -153,6 +153,13 @@ def with_offsets(text: str, offsets: Mapping[str, SourceOffset]) -> str:
     return "\n".join(lines)
 
 
+def with_watermark(text: str, watermark: int) -> str:
+    """The text of `offsets/N` for an epoch that reads nothing more, under another watermark, ms."""
+    version, metadata, offsets = text.split("\n", 2)
+    changed = json.dumps({**json.loads(metadata), "batchWatermarkMs": watermark}, separators=(",", ":"))
+    return f"{version}\n{changed}\n{offsets}"
+
+
 def _parsed(line: str) -> Any:
     try:
         return json.loads(line)
