@@ -44,4 +44,5 @@ def test_the_users_line_and_what_was_not_serialized_are_named() -> None:
 
 
 def test_the_page_has_these_results() -> None:
-    assert PAGE.read_text() == written(PAGE.read_text()), "python -m tests.failures.results docs/testing-this-project.md"
+    text = PAGE.read_text()
+    assert text == written(text), "python -m tests.failures.results docs/testing-this-project.md"
