@@ -118,6 +118,18 @@ SEARCHES = {
     "flink": "beside-others",
     "prometheus": "metrics",
     "docker": "kubernetes",
+    "running totals": "how-to/windows-to-the-end",
+    "early results": "how-to/windows-to-the-end",
+    "slowly changing dimension": "how-to/postgres-to-delta",
+    "slack webhook": "how-to/alerts",
+    "dead letter table": "how-to/dead-letter",
+    "custom sink": "write-a-sink",
+    "which sink": "sinks",
+    "runbook": "runbooks",
+    "stalls": "slow-and-stuck",
+    "heap dump": "slow-and-stuck",
+    "downtime": "operations",
+    "openapi": "control-reference",
 }
 """Words that a user types, and a page that has to be among the first three results."""
 
