@@ -1,7 +1,6 @@
 """The verdicts on all recorded failures, beside what a person says of them.
 
-`python -m tests.failures.results docs/testing-this-project.md` writes the section of the page that says how often
-verdicts are right.
+`python -m tests.failures.results docs/testing-this-project.md` writes the tables that say how often verdicts are right.
 """
 
 import json

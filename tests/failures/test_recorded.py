@@ -44,5 +44,4 @@ def test_the_users_line_and_what_was_not_serialized_are_named() -> None:
 
 
 def test_the_page_has_these_results() -> None:
-    text = PAGE.read_text()
-    assert text == written(text), "python -m tests.failures.results docs/testing-this-project.md"
+    assert PAGE.read_text() == written(PAGE.read_text()), f"python -m tests.failures.results {PAGE}"
