@@ -33,3 +33,12 @@ def test_every_arrow_points_down() -> None:
         for target in re.sub(r'\["[^"]*"\]', "", targets).split("&"):
             below, above = rooms()[target.strip()], rooms()[node]
             assert max(floors()[name] for name in above) < min(floors()[name] for name in below), (node, target)
+
+
+def test_every_file_that_the_page_names_exists() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    folders = ("spark_ext", "sources", "sinks", "listeners", "tests")
+    there = [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    named = set(re.findall(r"`([\w/]+\.py)`", page))
+    assert len(named) > 100
+    assert [name for name in named if not any(path.endswith(f"/{name}") for path in there)] == []
