@@ -208,6 +208,9 @@ class ChannelSource(Connector):
     names_changes: ClassVar[bool] = False
     """Whether a channel that has finished has changed if `discover` gives it other data: an incident then names it."""
 
+    channels_name: str = "channels"
+    """What channels are, in the plural: the progress of a plan that takes long counts them."""
+
     only_in_jobs: ClassVar[str] = ""
     """Why a batch read (`spark.read`) is refused, such as that planning leaves something behind; "": it is possible."""
 

@@ -57,6 +57,7 @@ class Files(ChannelSource):
     """
 
     names_changes = True
+    channels_name = "files"
     options_type = FilesOptions
     options: FilesOptions
 
@@ -256,13 +257,16 @@ class Files(ChannelSource):
             newest = time.time_ns() - self.options.min_age * 1_000_000
             entries = [entry for entry in entries if entry.modified <= newest]
         if self.options.group == "directory":
+            self.channels_name = "folders"
             return self._groups(entries)
         self._expect(entries)
         if self.options.on_bad_file == "quarantine":
-            channels = [self._inspected(entry) for entry in entries]
-            self._expect(entries)
-            return channels
+            return self._all_inspected(entries)
         return [_channel(entry) for entry in entries]
+
+    def _all_inspected(self, entries: Sequence[Entry]) -> Iterator[Channel]:
+        yield from map(self._inspected, entries)
+        self._expect(entries)
 
     def _inspected(self, entry: Entry) -> Channel:
         """A file's channel; of a bad one it has a name of its own, which is another one when the file has changed."""

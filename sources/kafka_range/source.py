@@ -49,6 +49,7 @@ log = logger("spark_ext.kafka")
 class KafkaRange(ChannelSource):
     """Partitions as channels. Positions are offsets; a channel's data are topic, partition and end."""
 
+    channels_name = "partitions"
     options_type = KafkaRangeOptions
     options: KafkaRangeOptions
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ from spark_ext.sources.runtime.stages import Stages, Targets
 from spark_ext.sources.runtime.view import LedgerView as LedgerView
 from spark_ext.sources.runtime.view import NoLedger as NoLedger
 from spark_ext.spark.session.hold_notes import HoldNote
-from spark_ext.spark.session.registry import PARALLELISM, Registration, folder, note_changed
+from spark_ext.spark.session.registry import PARALLELISM, Registration, folder, note_changed, note_plan
 
 HOLD_S: Final = 0.05  # between two looks whether an AvailableNow run that holds for a restart may go on, s
 MOST_ASKED: Final = 1_000  # channels whose lag is asked for: a bound of an epoch's cost
@@ -72,6 +72,7 @@ class Planner:
         self._hold: Hold | None = None  # for what it waited when it was asked last
         self._hold_note = _hold_note(source, registration, clock)
         self._changes = _changes(source, registration)
+        self._progress = _progress(source, registration, clock)
         self._directives = DirectiveBook(source, registration, view)
         self._pace = Pace(registration.target_ms if registration else 0, clock)
         self._rates = Rates(source, clock)
@@ -130,7 +131,7 @@ class Planner:
         self._available_now = True
         self._stages.end_with_now(self._kept)
         if not self._source.bounded:
-            self._targets = self._kept.of(None, lambda: self._latest(self._source.discover()))
+            self._targets = self._kept.of(None, lambda: self._latest(self._found()))
 
     def next(self, start: SourceOffset) -> SourceOffset:
         """The end of the epoch that begins at `start`; `start` itself when there is nothing to do."""
@@ -286,7 +287,7 @@ class Planner:
     def _discover(self, begins: Json = None) -> None:
         """Queue new channels; where a stage begins, an AvailableNow run takes what is available at that moment."""
         self._discovered_at = self._clock()
-        channels = list(self._source.discover())
+        channels = list(self._found())
         if self._changes is not None:
             self._changes.compare(channels)
         # A channel that appeared after an AvailableNow run had begun waits for the next run.
@@ -297,6 +298,12 @@ class Planner:
             if channel.id not in self._seen and not (closed and channel.id not in self._targets):
                 self._seen.add(channel.id)
                 self._pending.append(channel)
+
+    def _found(self) -> Iterator[Channel]:
+        self._progress.begin()
+        for number, channel in enumerate(self._source.discover(), 1):
+            yield channel
+            self._progress.at("{:,} {} found", number, self._source.channels_name)
 
     def _put_back(self, start: SourceOffset) -> None:
         """Queue the channels that the last plan had started again if that plan did not become an epoch."""
@@ -339,6 +346,8 @@ class Planner:
         turn = self._turn([name for name in running if name not in still])
         unserved = len(running) - len(still)
         moved = False
+        waiting, named = len(self._pending), self._source.channels_name
+        self._progress.begin()
         while not budget.spent:
             name = turn.popleft() if turn else None
             free = max(0, at_once - len(running))
@@ -374,6 +383,7 @@ class Planner:
                     self._taken.append((channel, 0))
                     moved = True
                 continue
+            self._progress.at("{:,} {}, {:,} planned", waiting, named, waiting - len(self._pending) - fresh)
             step = self._source.advance(channel, state.at, allowed.limit)
             if step.end == state.at and not step.finished and not fresh:
                 continue
@@ -469,6 +479,32 @@ def _changes(source: ChannelSource, registration: Registration | None) -> Change
     if registration is None or not source.names_changes or place is None:
         return None
     return Changes(lambda changed: note_changed(place, source.options.uid, registration.start, changed))
+
+
+def _progress(source: ChannelSource, registration: Registration | None, clock: Callable[[], float]) -> Progress:
+    place, start = folder(), 0 if registration is None else registration.start
+    if registration is None or place is None:
+        return Progress(lambda _: None, clock)
+    return Progress(lambda what: note_plan(place, source.options.uid, start, what), clock)
+
+
+class Progress:
+    """Tells how far a plan has come that takes long, once a second."""
+
+    def __init__(self, tell: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._tell, self._clock = tell, clock
+        self._told_at = 0.0
+
+    def begin(self) -> None:
+        """A plan begins."""
+        self._told_at = self._clock()
+
+    def at(self, form: str, *figures: int | str) -> None:
+        """It has come so far."""
+        now = self._clock()
+        if now - self._told_at >= 1.0:
+            self._told_at = now
+            self._tell(form.format(*figures))
 
 
 class Changes:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, TypeVar
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.ledger.kinds import FinishedKind
 from spark_ext.model.commits import Epoch
-from spark_ext.model.execution import REQUESTED, Shown, current
+from spark_ext.model.execution import REQUESTED, Phase, Shown, current
 from spark_ext.model.lifecycle import State
 from spark_ext.model.restarts import ANY_RUN, Action, AvailableNowRun, Cause
 from spark_ext.queries.records import query_metadata
 from spark_ext.queries.restarts import UNREADABLE, as_error
-from spark_ext.queries.spark_query import End
+from spark_ext.queries.spark_query import End, phase_of
 from spark_ext.spark.session.hold_notes import noted_hold
+from spark_ext.spark.session.registry import noted_plan
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -152,7 +153,11 @@ class QueryRun:
     @property
     def phase(self) -> str:
         """What Spark is busy with, for display; "" when it does not run."""
-        return self.launcher.query.phase if self.state is State.RUNNING else ""
+        found = self.launcher.query.phase if self.state is State.RUNNING else ""
+        if found != phase_of(Phase.PLANNING.value):
+            return found
+        uids = [source.uid for source in self.spec.sources]
+        return f"{found} {noted_plan(self._context.registry, uids, self._context.incarnation.start)}".rstrip()
 
     @property
     def early_rows(self) -> int | None:

@@ -424,6 +424,8 @@ def _activity(query: QuerySnapshot) -> str:
         if query.last_epoch is None:
             return f"{waits}waiting for the first epoch"
         return f"resumed after epoch {query.last_epoch}, {waits}waiting for the next epoch"
+    if query.state is State.DEPLOYING and query.phase:
+        return query.phase
     if query.state is State.FINISHING:
         return "taking the final checkpoint"
     if query.finished_before:

@@ -43,6 +43,8 @@ def test_one_query_has_one_line_and_several_a_line_each() -> None:
         (query("q", phase=phase_of("Initializing sources")), "starting workers, waiting for the first epoch"),
         (query("q", phase=phase_of("Getting offsets from Python")), "planning, waiting for the first epoch"),
         (query("q", phase=phase_of("Stopped")), "waiting for the first epoch"),
+        (query("q", State.DEPLOYING, phase="planning 1,500 files found", reason="x"), "planning 1,500 files found"),
+        (query("q", State.DEPLOYING, reason="Spark is starting the query"), "Spark is starting the query"),
         (query("q", last_epoch=41), "resumed after epoch 41, waiting for the next epoch"),
         (query("q", State.FINISHING), "taking the final checkpoint"),
         (query("q", State.FINISHED, finished_before=True), "finished in an earlier run"),

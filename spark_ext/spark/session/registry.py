@@ -167,13 +167,14 @@ def is_published(mine: Registration | Identity, uid: str) -> bool:
 
 _NAMED: Final = 5  # channels that are named; the others are counted
 
-Note: TypeAlias = Literal["lag", "hold", "now", "claim", "end", "changed"]
+Note: TypeAlias = Literal["lag", "hold", "now", "claim", "end", "changed", "plan"]
 
 
 def note(uid: str, what: Note) -> str:
     """Name of a file beside a registration.
 
-    The lag, what holds it back, this run's end, a planner's wish for a claim, the input's end, input that has changed.
+    The lag, what holds it back, this run's end, a planner's wish for a claim, the input's end, input that has changed,
+    how far a plan has come.
     """
     return f"{uid}.{what}"
 
@@ -215,6 +216,19 @@ def note_changed(place: Path, uid: str, start: int, channels: Sequence[str]) -> 
         if (place / f"{uid}.json").exists():
             found = {"start": start, "count": len(channels), "channels": list(channels[:_NAMED])}
             write_private(place / note(uid, "changed"), found)
+
+
+def note_plan(place: Path, uid: str, start: int, what: str) -> None:
+    """Note how far a plan has come that takes long, in a start of the job."""
+    with suppress(OSError):  # it is noted again in a second
+        if (place / f"{uid}.json").exists():
+            write_private(place / note(uid, "plan"), {"start": start, "what": what})
+
+
+def noted_plan(place: Path, uids: Iterable[str], start: int) -> str:
+    """What the sources of a query plan, as they have noted it last; "" if no plan has taken long."""
+    found = [read_note(place, uid, "plan") for uid in uids]
+    return ", ".join(str(one["what"]) for one in found if one is not None and one.get("start") == start)
 
 
 def noted_changed(place: Path, uid: str, start: int) -> tuple[int, list[str]]:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,16 @@ from deltalake import write_deltalake
 from hypothesis import given
 
 from spark_ext.model.offsets import Position, SourceOffset
-from spark_ext.sources.contract import Channel, ChannelSource
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit
 from spark_ext.sources.datagen import DataGen
 from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.sources.hybrid.source import Hybrid
+from spark_ext.sources.runtime import planner as planner_module
 from spark_ext.sources.runtime.live_lag import LiveLag
 from spark_ext.sources.runtime.planner import MOST_ASKED, NoLedger, Planner
 from spark_ext.sources.runtime.reader import report_of
 from spark_ext.spark.session import lag_notes, registry
-from tests.sources.memory import Log, Memory, Store, memory, registration
+from tests.sources.memory import FakeLedger, Log, Memory, Store, memory, registration
 from tests.support.waiting import until
 
 
@@ -216,3 +218,32 @@ def test_it_waits_while_spark_uses_the_source(tmp_path: Path) -> None:
     until(lambda: len(busy) > 3, "it was asked some times")
     assert not any(busy)
     registry.withdraw(["s"], tmp_path)
+
+
+def test_a_plan_that_takes_long_says_how_far_it_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a second, and not at all if it is short; of one start of the job."""
+    now, seen = [0.0], list[str]()
+
+    class Slow(Memory):
+        channels_name = "files"
+
+        def discover(self) -> Iterator[Channel]:  # type: ignore[override]
+            for channel in super().discover():
+                now[0] += self.store.step or 0
+                yield channel
+
+        def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
+            now[0] += 0.4
+            found = registry.noted_plan(tmp_path, ["s"], 3)
+            seen.extend([found] if found and found not in seen else [])
+            return super().advance(channel, start, limit)
+
+    monkeypatch.setattr(planner_module, "folder", lambda: tmp_path)
+    (tmp_path / "s.json").touch()
+    for files, step in ((2, 0), (1_500, 1)):
+        source = memory(Store({str(n): 1 for n in range(files)}, step=step or None), readers=2_000)
+        source.__class__ = Slow
+        planned = Log().plan(Planner(source, registration(start=3), FakeLedger(), clock=lambda: now[0]))
+        assert planned is not None and bool(seen) == (files > 2)
+    assert seen[0] == "1,500 files found" and seen[1:3] == ["1,500 files, 3 planned", "1,500 files, 6 planned"]
+    assert registry.noted_plan(tmp_path, ["s"], 4) == "", "of another start"
