@@ -2,7 +2,8 @@
 
 The rows are read by the reader of a task, in this process, in pairs whose sides take turns to be first; the figure
 is the median of the ratios of the pairs' CPU times, which other load on the machine changes least. What a file costs in
-which one line in ten thousand is bad is measured beside it. Likewise for tasks of sinks: `delta_2pc` looks for nulls,
+which one line in ten thousand is bad is measured beside it, and what it costs to plan and read files whose columns were
+inferred before, or of which bad ones are put aside. Likewise for tasks of sinks: `delta_2pc` looks for nulls,
 `files_2pc` and `http_2pc` for times and texts that JSON does not have, `kafka_2pc` at what it checks anyway; none of
 these tasks reaches a server. A task of `postgres_2pc` copies into a staging table of a private server, if bad rows are
 collected each part behind a savepoint: its rates are by the clock, as the server works too.
@@ -36,12 +37,14 @@ from spark_ext.sinks.http_2pc.sink import HttpTwoPhaseCommit
 from spark_ext.sinks.kafka_2pc.sink import KafkaTwoPhaseCommit
 from spark_ext.sinks.postgres_2pc.sink import PostgresTwoPhaseCommit
 from spark_ext.sinks.runtime.writer import write_task
+from spark_ext.sources.contract import Limit
 from spark_ext.sources.files.source import Files
 from spark_ext.sources.runtime.reader import ChannelReader, ReadTask
 
 ROUNDS = 15
 ROWS = 1_000_000
 PAIRS = 3  # pairs of a sink in a round, which are shorter than those of the source
+FILES = 10
 BAD_EVERY = 10_000
 ON_BAD_ROW = ("fail", "quarantine")
 SIDES = {"fail": ("good", "fail"), "quarantine": ("good", "quarantine"), "one in 10,000": ("bad", "quarantine")}
@@ -77,10 +80,46 @@ def run(rounds: int = ROUNDS) -> Figures:
         "bad_rows", "rows per second of CPU from a CSV file without bad rows: collecting them / failing on them",
         _ratio(rates), Aim(">=", 0.98), samples, {"rows": ROWS},
     )  # fmt: skip
+    yield from _whole_files(rounds)
     for sink in SINKS:
         rates = _beside(ON_BAD_ROW, PAIRS * rounds, partial(_rate_of_sink, sink))
         yield _figure_of_sink(sink, rates, "second of CPU")
     yield _postgres(PAIRS * rounds)
+
+
+def _whole_files(rounds: int) -> Figures:
+    """Files that are planned and read, with columns that were inferred before, and with bad files put aside."""
+    with workplace() as folder:
+        (folder / "in").mkdir()
+        for number in range(FILES):
+            rows = (f"{n},{n * 0.5},key-{n % 1000}\n" for n in range(ROWS // FILES))
+            (folder / "in" / f"{number}.csv").write_text("id,value,tag\n" + "".join(rows))
+        kept = {"infer": "true", "schema_location": str(folder / "kept.json")}
+        sides = {"declared": {}, "inferred": kept, "aside": {"on_bad_file": "quarantine"}}
+        rates = _beside(tuple(sides), rounds, lambda side: _rate_of_files(folder / "in", sides[side]))
+    for name, what in (("inferred", "columns inferred before"), ("aside", "bad files put aside")):
+        yield Figure(
+            f"bad_rows_{name}", f"rows per second of CPU of CSV files, planned and read: {what} / columns declared",
+            statistics.median(in_pairs(rates[name], rates["declared"])), Aim(">=", 0.98),
+            {side: Sample.of(values, "M rows/s") for side, values in rates.items()}, {"rows": ROWS},
+        )  # fmt: skip
+
+
+def _rate_of_files(place: Path, given: Mapping[str, str]) -> float:
+    """Millions of rows per second of CPU."""
+    options = {"uid": "in", "path": str(place), "header": "true", "on_bad_row": "quarantine", **given}
+    began = time.process_time()
+    source = Files(options)
+    source.declared = source.schema() if "infer" in given else columns("id bigint, value double, tag string")
+    source.resume([], frozenset())
+    rows = 0
+    for channel in list(source.discover()):
+        end = source.advance(channel, channel.begin, Limit()).end
+        rows += sum(batch.num_rows for batch in source.read(channel, channel.begin, end))
+    spent = time.process_time() - began
+    if rows != ROWS:
+        raise AssertionError(f"{rows} rows were read")
+    return ROWS / spent / 1e6
 
 
 def _beside(sides: Sequence[str], rounds: int, measure: Callable[[str], float]) -> dict[str, list[float]]:

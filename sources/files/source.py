@@ -159,7 +159,11 @@ class Files(ChannelSource):
                     "set the option 'header' if it has one, or declare the columns with .schema(...)",
                 )
             csv &= kind == "csv"
-            samples.append((entry.name, self._sample(entry, StructType())))
+            try:
+                samples.append((entry.name, self._sample(entry, StructType())))
+            except DataError:
+                if self.options.on_bad_file == "fail":
+                    raise
         whole = merged(samples, self._operator, as_text=csv)
         if not whole.fields:
             raise self._refusal("the first files have no columns", "declare the columns with .schema(...)")

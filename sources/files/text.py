@@ -28,6 +28,7 @@ _ODD_INTEGERS = (b"+", b"0x", b"0X")  # what is in integers that Arrow does not 
 _OPEN, _CLOSE = b"{}"
 _END = "\0end of the file\0"
 _NOT_CLOSED = "a quoted value is not closed before its end"
+_KEPT_HEADERS = 1_000  # of files that were inspected and are planned next
 _UNEXPECTED = "JSON parse error: unexpected field"
 
 
@@ -174,7 +175,9 @@ class CsvFormat(LinesFormat):
         key = (file.path, file.size, file.modified)
         if key not in self._headers:
             begin = self._after_skipped(file)
-            self._headers = {key: self._found(file, wanted, begin) if self._options.header else Header(wanted, begin)}
+            if len(self._headers) >= _KEPT_HEADERS:
+                self._headers.clear()
+            self._headers[key] = self._found(file, wanted, begin) if self._options.header else Header(wanted, begin)
         return self._headers[key]
 
     def _after_skipped(self, file: InputFile) -> int:

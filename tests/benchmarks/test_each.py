@@ -24,7 +24,7 @@ SOURCES = ("kafka_range",)  # of `control_rates`: the others differ in what they
 
 EACH: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "bad_rows": (
-        ("bad_rows", *named("bad_rows", "delta", "files", "kafka", "http", "postgres")),
+        ("bad_rows", *named("bad_rows", "inferred", "aside", "delta", "files", "kafka", "http", "postgres")),
         {"ROWS": 1000, "BAD_EVERY": 200, "SINK_ROWS": 200, "HTTP_ROWS": 100, "BATCH": 100, "PAIRS": 1},
     ),
     "bad_rows_epochs": (("bad_rows_epochs",), {"EPOCHS": 3, "WARM": 1, "ROWS": 5}),

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
+import pandas as pd
 import pyarrow as pa
 import typer
 from deltalake import DeltaTable, write_deltalake
@@ -70,6 +71,54 @@ class Folder:
         draft = self._place.parent / f".{name}"
         draft.write_text("".join(f"{line}\n" for line in plain(rows)))
         draft.rename(self._place / name)
+
+
+class Messy(Folder):
+    """CSV files that have more columns over time, some of them with a bad line, and files that are no archives."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self._random = random.Random(str(place))
+        self.options = {**self.options, "schema_location": str(place.parent / "schema.json")}
+        self.add([row(0)])
+
+    def add(self, rows: Sequence[Row]) -> None:
+        first = rows[0]["id"]
+        names = [f"c{n}" for n in range(first // 15) if self._random.random() < 0.7]
+        values = lambda id: [id + int(name[1:]) if name < "c2" else f"{name} {id}" for name in names]  # noqa: E731
+        lines = [["id", *names, "at"], *([one["id"], *values(one["id"]), one["at"].isoformat()] for one in rows)]
+        if self._random.random() < 0.3 and first > 30:  # behind the files by which the types are inferred
+            lines.append(["bad", *values(0), START.isoformat()])
+        if self._random.random() < 0.3 and first:
+            (self._place / f"{first:09}.csv.gz").write_bytes(b"no archive")
+        draft = self._place.parent / f".{first:09}.csv"
+        draft.write_text("".join(f"{','.join(map(str, line))}\n" for line in lines))
+        draft.rename(self._place / draft.name.removeprefix("."))
+
+    def differences(self, folder: Path) -> list[str]:
+        """By pandas: what is in no row, in other columns, or not put aside once."""
+        wanted = pd.concat([pd.read_csv(file, dtype=str) for file in self._place.glob("*.csv")]).drop(columns="at")
+        good, bad = wanted[wanted["id"] != "bad"], (wanted["id"] == "bad").sum()
+        out = DeltaTable(folder / "out").to_pyarrow_table()["row"].to_pylist()
+        found = pd.DataFrame([json.loads(one) for one in out]).astype("string")
+        # What a row does not have pandas fills in.
+        texts = [
+            Counter(json.dumps({name: str(value).removesuffix(".0") for name, value in one.items() if pd.notna(value)},
+                               sort_keys=True) for one in frame.to_dict("records"))
+            for frame in (good, found)
+        ]  # fmt: skip
+        aside = DeltaTable(folder / "state" / "bad_rows" / "table").to_pyarrow_table()
+        files = Counter(json.loads(one)["file"] for one in aside["position"].to_pylist() if "byte" not in one)
+        archives = Counter(file.name for file in self._place.glob("*.csv.gz"))
+        lines = aside.num_rows - files.total()
+        return [
+            f"{what}: {more.total()} more than wanted, {less.total()} fewer"
+            for what, more, less in (
+                ("rows", texts[1] - texts[0], texts[0] - texts[1]), ("files", files - archives, archives - files),
+                ("lines", Counter(n=lines) - Counter(n=int(bad)), Counter(n=int(bad)) - Counter(n=lines)),
+            )
+            if more or less
+        ]  # fmt: skip
 
 
 class Table:
@@ -142,6 +191,7 @@ INLETS: Mapping[str, tuple[str, int, Callable[[Path], AbstractContextManager[Inl
     "early": ("early", 0, _folder),
     "files": ("files", 0, _folder),
     "hybrid": ("hybrid", 2, partial(_topic, kind=Stages)),
+    "inferred": ("inferred", 1, lambda folder: nullcontext(Messy(folder / "in"))),
     "kafka": ("kafka", 0, _topic),
     "linked": ("linked", 0, _folder),
     "native": ("native", 0, _folder),
@@ -235,6 +285,8 @@ class Series:
                 raise
         self.outcome.runs, self.outcome.rows = runs, self._next
         self.outcome.problems += self._differences()
+        if isinstance(inlet, Messy):
+            self.outcome.problems += inlet.differences(self._folder)
         return self.outcome
 
     def _add(self, inlet: Inlet) -> None:
