@@ -178,7 +178,10 @@ def _common(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    if any(name.startswith("SPARK_EXT_") for name in os.environ):
+        from spark_ext.settings import refuse_unread
+
+        refuse_unread((), os.environ, "the environment")
 
 
 @app.command()

@@ -5,14 +5,16 @@ The comments of `conf/job.yaml` and the table in docs/job.md are generated from 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import re
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from typing import Any, Final, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from spark_ext.errors import refused
+from spark_ext.errors import SparkExtError, refused
 from spark_ext.model.restarts import RestartPolicy
 from spark_ext.options import Bytes, Milliseconds, Options, unknown
 
@@ -23,6 +25,13 @@ _FOREIGN: Final[Mapping[str, str]] = {  # what stands for settings of Spark's qu
     "restart_strategy": "restart_attempts",
     "trigger": "interval",
 }
+
+
+VARIABLES: Final = frozenset(
+    {"TOKEN", "TRACEBACK", "FAILPOINTS", "FAILPOINTS_ONCE", "DRIVER_PID", "ERROR_MARK", "KIT_STATES", "NOTES_ENDS"}
+    | {"PARALLELISM", "REGISTRY"}
+)
+"""What is read of the environment, each name behind `SPARK_EXT_`."""
 
 
 class JobSettings(BaseModel):
@@ -174,3 +183,32 @@ class JobSettings(BaseModel):
             if first["type"] == "extra_forbidden":
                 what, who, do = unknown("setting", name, cls.model_fields, _FOREIGN, who)
             raise refused(what, who, do, kept="nothing was started") from None
+
+
+def refuse_unread(conf: Iterable[str], environment: Iterable[str], who: str) -> None:
+    """Refuse what looks like a setting of spark-ext and is read nowhere: in a session's settings, or the environment.
+
+    Names of variables that are like nothing here may be the user's own.
+    """
+    for key in conf:
+        parts = key.removeprefix("spark.").split(".")
+        ours = any(re.sub("[_-]", "", part).lower() == "sparkext" for part in parts)
+        if ours or key.removeprefix("spark.") in JobSettings.model_fields:
+            raise _unread(f"setting '{key}' of the session", parts[-1], JobSettings.model_fields, who)
+    for variable in environment:
+        name = variable.removeprefix("SPARK_EXT_")
+        if name in (variable, *VARIABLES):
+            continue
+        if difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.8):
+            raise _unread(f"environment variable {variable}", name, VARIABLES, who)
+        if difflib.get_close_matches(name.lower(), JobSettings.model_fields, n=1, cutoff=0.85):
+            raise _unread(f"environment variable {variable}", name, JobSettings.model_fields, who)
+
+
+def _unread(what: str, name: str, known: Iterable[str], who: str) -> SparkExtError:
+    if known is VARIABLES:
+        near = difflib.get_close_matches(name, known, n=1)
+        return refused(f"nothing reads the {what}; did you mean SPARK_EXT_{near[0]}?", who, "rename it, or unset it")
+    near = difflib.get_close_matches(re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower(), known, n=1)
+    hint = f"; did you mean Job(..., {near[0]}=...)?" if near else ""
+    return refused(f"nothing reads the {what}{hint}", who, "remove it: settings of a job are arguments of Job")

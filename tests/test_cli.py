@@ -85,7 +85,11 @@ def test_status_as_json_and_for_people(state: Path) -> None:
     assert (found["job"], found["state"], found["incarnation"], found["alive"]) == ("flights", "RUNNING", 1, True)
     daily, live = found["queries"]
     times = {"since", "committed_at", "last_epoch"}
-    nothing = {**dict.fromkeys(("bad_rows", "late_rows", "lag_rows"), 0), "rule_failures": {}, "state_rows": None}
+    nothing: dict[str, Any] = {
+        **dict.fromkeys(("bad_rows", "late_rows", "lag_rows"), 0),
+        "rule_failures": {},
+        "state_rows": None,
+    }
     assert {name: value for name, value in daily.items() if name not in times} == {
         "uid": "daily", "state": "FINISHED", "reason": "", "finished": True, "epochs": 3, "rows": 30, **nothing,
         "lag_at": None, "watermark": None, "newest_row": None, "channels_finished": {"files": 2}, "latencies": [],

@@ -1,13 +1,15 @@
 """A job's settings: the shipped file, then what was given."""
 
+import re
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 import yaml
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.model.restarts import RestartPolicy
-from spark_ext.settings import JobSettings
+from spark_ext.settings import VARIABLES, JobSettings, refuse_unread
 
 
 def test_the_shipped_file_has_all_defaults_but_credentials() -> None:
@@ -50,6 +52,45 @@ def test_a_setting_under_another_name_is_refused_with_the_right_one(given: str, 
     with pytest.raises(ConfigurationError, match=f"unknown setting '{given}'") as refused:
         JobSettings.of("my-job", {given: 1})
     assert hint in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("spark.spark_ext.hartbeat", "did you mean Job(..., heartbeat=...)?"),
+        ("spark-ext.checkpointInterval", "did you mean Job(..., checkpoint_interval=...)?"),
+        ("spark.sparkExt.colour", "remove it: settings of a job are arguments of Job"),
+        ("heartbeat", "did you mean Job(..., heartbeat=...)?"),
+        ("spark.stop_timeout", "did you mean Job(..., stop_timeout=...)?"),
+    ],
+)
+def test_a_setting_of_a_session_that_nothing_reads_is_refused(key: str, hint: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        refuse_unread(["spark.executor.heartbeatInterval", key], [], "job 'j'")
+    assert f"nothing reads the setting '{key}' of the session" in str(refused.value) and hint in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("SPARK_EXT_TOKN", "did you mean SPARK_EXT_TOKEN?"),
+        ("SPARK_EXT_TRACE_BACK", "did you mean SPARK_EXT_TRACEBACK?"),
+        ("SPARK_EXT_HEARTBEAT", "did you mean Job(..., heartbeat=...)?"),
+        ("SPARK_EXT_RESTART_ATTEMPT", "did you mean Job(..., restart_attempts=...)?"),
+    ],
+)
+def test_a_variable_that_nothing_reads_is_refused(variable: str, hint: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        refuse_unread([], ["SPARK_HOME", "SPARK_EXT_TOKEN", "SPARK_EXT_DB_PASSWORD", variable], "job 'j'")
+    assert f"environment variable {variable}; {hint}" in str(refused.value)
+
+
+def test_all_variables_that_are_read_are_known_and_names_of_others_are_free() -> None:
+    sources = [path.read_text() for path in Path(str(files("spark_ext"))).rglob("*.py")]
+    read = {name for text in sources for name in re.findall(r"\"SPARK_EXT_([A-Z_]+)\"", text)}
+    assert read == VARIABLES
+    own = "spark.executor.heartbeatInterval spark.metrics.namespace spark.sql.catalog.x spark.app.name fs.s3a.endpoint"
+    refuse_unread(own.split(), ["SPARK_EXT_DB_PASSWORD", "SPARK_EXT_TESTS_FORKS", "SPARK_EXT_BROWSER"], "job 'j'")
 
 
 def test_credentials_are_never_shown() -> None:

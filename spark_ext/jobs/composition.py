@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -31,7 +32,7 @@ from spark_ext.options import UID
 from spark_ext.queries.builder import Builder, is_builder
 from spark_ext.queries.spec import QuerySpec, query_spec, refuse_repeated
 from spark_ext.queries.writer_checks import NOTHING_STARTED
-from spark_ext.settings import JobSettings
+from spark_ext.settings import JobSettings, refuse_unread
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.session import formats, object_stores
 from spark_ext.spark.session.sessions import register
@@ -327,6 +328,7 @@ def checked_job(
         do = "use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128"
         raise _refused(f"'{job}' cannot be a job's name", operator, do)
     settings = JobSettings.of(job, given)
+    refuse_unread(spark.conf.getAll, os.environ, operator)
     checked_options(settings.exchange_kind, as_text(settings.exchange_options), f"{operator}, setting 'exchange_kind'")
     own = backend_of(spark).own_workers
     if not own and (settings.on_stall == "fail" or settings.stall_after is not None):

@@ -6,12 +6,13 @@ session for a moment. No other query of this process is built or started in that
 
 from __future__ import annotations
 
+import difflib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import ConfigurationError, refused
 from spark_ext.masking import logger
 
 if TYPE_CHECKING:
@@ -91,6 +92,32 @@ def with_settings(
                     spark.conf.unset(name)
                 else:
                     spark.conf.set(name, former)
+
+
+_OPEN: Final = ("spark.sql.catalog.", "spark.sql.streaming.stateStore.rocksdb.")  # where any name may be read
+
+
+def refuse_misspelled(spark: SparkSession, names: Iterable[str]) -> None:
+    """Refuse settings of Spark SQL that Spark does not know, and that are almost called like one that it knows."""
+    asked = [name for name in names if name.startswith("spark.sql.") and not name.startswith(_OPEN)]
+    other = spark.newSession() if asked else spark
+    unknown = [name for name in asked if not _has_default(other, name)]
+    known = [str(row.key) for row in spark.sql("SET -v").collect()] if unknown else []
+    for name in unknown:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
+        if near and name not in known:
+            what = f"Spark has no setting '{name}'; did you mean '{near[0]}'?"
+            raise refused(what, "the Spark session", "correct the name where the session is made")
+
+
+def _has_default(spark: SparkSession, name: str) -> bool:
+    with suppress(Exception):  # as of a static one
+        spark.conf.unset(name)
+    try:
+        spark.conf.get(name)
+    except Exception:
+        return False
+    return True
 
 
 def set_defaults(spark: SparkSession, values: Mapping[str, str]) -> None:

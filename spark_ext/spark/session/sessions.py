@@ -28,7 +28,7 @@ from spark_ext.spark.backend.process import (
 from spark_ext.spark.capabilities import capabilities
 from spark_ext.spark.session import class_archive, environment, formats, object_stores, registry, short_errors
 from spark_ext.spark.session.jars import delta_coordinate, delta_jars
-from spark_ext.spark.session.session_settings import set_defaults
+from spark_ext.spark.session.session_settings import refuse_misspelled, set_defaults
 from spark_ext.spark.session.spark_home import home_without_zip
 from spark_ext.storage import StoreOptions
 from spark_ext.worker_internals import pickle_by_value
@@ -82,8 +82,9 @@ def session(
             session cannot change are the server's matter, like the other arguments here: they are refused.
 
     Raises:
-        ConfigurationError: the path of that folder has characters that an option of a JVM cannot have, or it cannot be
-            made; a storage option is unknown or invalid, or this process has other ones.
+        ConfigurationError: Spark does not know a setting whose name is almost that of another one; the path of that
+            folder has characters that an option of a JVM cannot have, or it cannot be made; a storage option
+            is unknown or invalid, or this process has other ones.
         EnvironmentProblem: pyspark, Java, Delta's jar or the workers' Python is missing or unsuitable; the message
             says how to get it.
     """
@@ -127,6 +128,7 @@ def session(
             f"{environment.MINIMUM_JAVA} or newer (with the module jdk.incubator.vector)",
         ) from problem
     quiet_accumulators()
+    refuse_misspelled(spark, {**submitted, **(conf or {})})
     if _PARTITIONS not in settings:
         # A cluster's size is known only now. A query that was started before keeps the number from its checkpoint.
         set_defaults(spark, {_PARTITIONS: str(backend_of(spark).parallelism(spark))})
