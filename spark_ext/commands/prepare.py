@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import shutil
+import json
 import sys
 from enum import Enum
 from importlib import metadata
@@ -18,7 +18,18 @@ from spark_ext.errors import refused
 from spark_ext.options import unknown
 
 _WHO: Final = "spark-ext init"
-_INSTALLED: Final = ("share", "spark-ext", "gallery")  # below the environment's folder
+_INSTALLED: Final = ("share", "spark-ext", "gallery", "first.py")  # below the environment's folder
+
+_TEMPLATES: Final = {
+    "first": "first.py",
+    "csv-hourly": "incremental_files.py",
+    "postgres-scd1": "postgres_to_delta.py",
+    "kafka-to-postgres": "kafka_to_postgres.py",
+    "webhook": "github_webhooks.py",
+    "own-source": "own_source.py",
+    "notebook": "../first_job.ipynb",
+}
+"""Programs under the names of what most people begin with, in this order; the others are called like their files."""
 
 ProgramArgument = Annotated[str | None, typer.Argument(metavar="PROGRAM", help="Its name. Default: list all programs.")]
 FolderOption = Annotated[Path, typer.Option("--folder", metavar="PATH", help="Where to copy it.")]
@@ -29,32 +40,50 @@ def init(program: ProgramArgument = None, folder: FolderOption = Path()) -> None
 
     An existing file is not overwritten.
     """
-    programs = _programs()
+    gallery = _gallery()
+    programs = {name: gallery / file for name, file in _TEMPLATES.items()}
+    named = set(programs.values())
+    others = {path.stem.replace("_", "-"): path for path in sorted(gallery.glob("*.py"))}
     if program is None:
-        rows = [{"program": name, "what it does": _about(path)} for name, path in programs.items()]
+        listed = programs | {name: path for name, path in others.items() if path not in named}
+        rows = [{"program": name, "what it does": _about(path)} for name, path in listed.items()]
         print_rows(rows, list(rows[0]), as_json=False)
         print_text("spark-ext init PROGRAM copies one into this folder")
         return
+    programs = others | programs
     if program not in programs:
         raise refused(*unknown("program", program, programs, {}, _WHO))
-    copy = folder / programs[program].name
-    if copy.exists():
-        raise refused(f"{copy} exists", _WHO, "move it away, or choose another folder with --folder")
+    made = programs[program]
+    tests = gallery / "tests" / f"test_{made.name}"
+    copies = {folder / f"{program.replace('-', '_')}{made.suffix}": made}
+    copies |= {folder / tests.name: tests} if tests.exists() else {}
+    for copy in copies:
+        if copy.exists():
+            raise refused(f"{copy} exists", _WHO, "move it away, or choose another folder with --folder")
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(programs[program], copy)
-    print_text(f"{copy}: {_about(copy)} Its first lines say what it needs.\nrun it: python {copy}")
+    copy = next(iter(copies))
+    for file, original in copies.items():
+        text = original.read_text(encoding="utf-8").replace(f"examples/gallery/{made.name}", copy.name)
+        file.write_text(text, encoding="utf-8")
+    run = "python" if made.suffix == ".py" else "jupyter lab"
+    print_text(f"{copy}: {_about(made)} Its first lines say what it needs.\nrun it: {run} {copy}")
+    for file in copies.keys() - {copy}:
+        print_text(f"test it: pytest {file}")
 
 
-def _programs() -> dict[str, Path]:
-    """The programs by name: those that were installed, or those of the checkout that is in use."""
-    installed = (one for one in metadata.files("spark-ext") or () if one.parts[-4:-1] == _INSTALLED)
-    there = [Path(str(one.locate())) for one in installed]
-    found = there or (Path(__file__).parents[2] / "examples" / "gallery").glob("*.py")
-    return {path.stem.replace("_", "-"): path for path in sorted(found) if path.suffix == ".py"}
+def _gallery() -> Path:
+    """The folder of the programs: that of the wheel, or that of the checkout that is in use."""
+    for one in metadata.files("spark-ext") or ():
+        if one.parts[-4:] == _INSTALLED:
+            return Path(str(one.locate())).resolve().parent
+    return Path(__file__).resolve().parents[2] / "examples" / "gallery"
 
 
 def _about(program: Path) -> str:
-    return (ast.get_docstring(ast.parse(program.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+    text = program.read_text(encoding="utf-8")
+    if program.suffix == ".ipynb":
+        return str(json.loads(text)["cells"][0]["source"][0]).strip("# \n") + ", as a notebook."
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
 
 
 class Store(str, Enum):
