@@ -202,10 +202,11 @@ def _holds(log: Log, version: int, wanted: int) -> bool:
 
 
 def before_all(log: Log, newest: int) -> int | None:
-    """The version before the first epoch that a sink has ever committed, or None."""
+    """The version before the first epoch, or rows of open windows, that a sink has ever committed, or None."""
     first = None
     for version in range(newest, -1, -1):
-        if log[version].epoch is not None:
+        entry = log[version]
+        if entry.epoch is not None or (entry.own and entry.changes_data and not entry.rolled_back):
             first = version - 1
     return first
 

@@ -301,6 +301,9 @@ class Series:
         done = turns.done(self._folder, number)
         turns.give(self._folder, number, last=last)
         if kill:
+            if self._shape == "early" and self._random.random() < 0.6:
+                # Most kills come while windows are shown, if the run shows any.
+                until(lambda: self._copies.exists() or done.exists(), f"run {number}", WITHIN)
             time.sleep(self._random.uniform(0, 1.2 * self._usual))
             self.outcome.kills += 1
             driver.kill()
@@ -336,12 +339,18 @@ class Series:
         if self._shape == "early":
             # A file that came while the run was under way is in it as a whole, or not at all.
             found = Counter(dict(self._output()))
+            if self._copies.exists():
+                self.outcome.problems.append(f"run {number} has left a copy of its state")
             if found not in (minutes(there), minutes(self._next)):
                 self.outcome.problems.append(f"run {number} shows {found} for {minutes(there)}")
         elif self._shape != "windows":
             missing = set(range(there)) - set(self._output())
             if missing:
                 self.outcome.problems.append(f"run {number} has not read {len(missing)} rows that were there")
+
+    @property
+    def _copies(self) -> Path:
+        return self._folder / "state" / "queries" / "out" / "early"
 
     def _output(self) -> list[Any]:
         place = self._folder / "out"
