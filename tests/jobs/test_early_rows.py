@@ -61,7 +61,7 @@ class Hourly:
     ) -> Job:
         counts = rows.groupBy(F.window("at", f"{WINDOW} minutes"), "shop").agg(F.count("*").alias("n"))
         frame = counts.select("window.start", "shop", "n", *([F.lit(1).alias("extra")] if extra else []))
-        options = {"uid": "out", "path": str(self.folder / self.name), "merge_schema": "true", **UPSERT, **sink}
+        options = {"uid": "out", "path": str(self.folder / self.name), "schema_evolution": "add_columns", **UPSERT, **sink}
         frame = frame.where(F.col("n") > least) if least else frame
         accepted = (accept,) if accept else ()
         return made.add("q", frame.writeStream.format("delta_2pc").options(**options), accept=accepted)
