@@ -1,6 +1,8 @@
 """Rules in jobs: predicates as Spark judges them, against pandas; what is refused before the start; batch reads."""
 
 import json
+import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,6 +127,43 @@ def test_a_rule_that_fails_stops_the_job_and_a_later_start_continues(lab: JobHar
     assert "USER_DATA" in json.dumps(row.labels), row
     result = run("drop")
     assert dict(result.query("q").rule_failures) == {"few": 50} and ids(lab.folder / "out") == list(range(350))
+
+
+@pytest.mark.slow(20, "runs a job five times")
+@pytest.mark.parametrize("seed", [1])
+def test_rows_are_judged_by_the_rules_of_the_run_that_reads_them(lab: JobHarness, seed: int) -> None:
+    """Between runs rules are added and removed, say otherwise under the same name, and do otherwise with what fails."""
+    drawn, place = random.Random(seed), lab.folder / "in"
+    place.mkdir()
+    good, aside, failures = list[int](), dict[int, list[str]](), Counter[str]()
+    for run in range(5):
+        rows = made(100, seed=seed * 10 + run).assign(id=range(100 * run, 100 * run + 100))
+        rows.to_parquet(place / f"{run}.parquet", index=False)
+        reader = lab.spark.readStream.format("files").schema("id bigint, amount bigint, what string")
+        df = reader.options(uid="in", path=str(place), watch="true", max_rows_per_epoch=70).load()
+        chosen = drawn.sample(sorted(RULES), drawn.randint(0, len(RULES)))
+        does: dict[str, OnFail] = {name: drawn.choice(["quarantine", "drop", "count"]) for name in chosen}
+        # The name of a rule may stand for another predicate by the next run.
+        says = dict(zip(chosen, drawn.sample(chosen, len(chosen)) if drawn.random() < 0.5 else chosen, strict=True))
+        for name in chosen:
+            df = sx.expect(df, name, RULES[says[name]][0], on_fail=does[name])
+        job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+        result = job.add("q", writer(lab, df, on_bad_row="quarantine")).run(until="now", progress=False)
+        failed = {name: ~RULES[says[name]][1](rows).astype(bool) for name in chosen}
+        counts = {name: int(one.sum()) for name, one in failed.items() if one.any()}
+        assert dict(result.query("q").rule_failures) == counts
+        failures.update(counts)
+        for at, id in enumerate(rows.id):
+            names = [name for name in chosen if failed[name].iloc[at]]
+            if any(does[name] == "quarantine" for name in names):
+                aside[id] = names
+            elif not any(does[name] == "drop" for name in names):
+                good.append(id)
+    assert ids(lab.folder / "out") == good and aside
+    table = pa.table(DeltaTable(str(lab.folder / "state/bad_rows/table")).scan()).to_pylist()
+    assert {json.loads(row["raw"])["id"]: row["rules"] for row in table} == aside and len(table) == len(aside)
+    status = read_status(str(lab.folder / "state")).query("q")
+    assert (dict(status.rule_failures), status.bad_rows) == (dict(failures), len(aside))
 
 
 def test_a_share_stops_the_job(lab: JobHarness, rows: pd.DataFrame) -> None:

@@ -1,7 +1,11 @@
 """Runs that end with what is there, in Spark: linked queries over a growing input, run again and again."""
 
+import importlib
+import shutil
+import sys
 import threading
 from datetime import datetime
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -253,3 +257,60 @@ def test_while_another_run_is_under_way_it_is_refused_or_waits(lab: JobHarness) 
     waiting.join(300)
     assert [result.state for result in found] == [State.SUSPENDED]
     assert lab.numbers() == expected(5)
+
+
+SOURCE = """
+from pathlib import Path
+import pyarrow as pa
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, SourceOptions
+from {helper} import shifted
+class Options(SourceOptions):
+    folder: str
+class Shifted(ChannelSource):
+    options_type = Options
+    bounded = False
+    @classmethod
+    def name(cls):
+        return "shifted"
+    def schema(self):
+        return "channel string, n bigint"
+    def discover(self):
+        return [Channel(path.name, 0) for path in sorted(Path(self.options.folder).glob("*"))]
+    def latest(self, channel):
+        return 1
+    def advance(self, channel, start, limit):
+        return Advance(1, finished=True, rows=1)
+    def read(self, channel, start, end):
+        yield pa.RecordBatch.from_pydict({{"channel": [channel.id], "n": [shifted(int(channel.id), {more})]}})
+"""
+
+
+@pytest.mark.slow(20, "runs a job three times")
+def test_code_that_is_sent_by_value_is_that_of_each_start(
+    lab: JobHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the class, and of a module that it uses, in one session, whose workers live on; what was read stays."""
+    place, code = tmp_path / "in", tmp_path / "code"
+    place.mkdir()
+    code.mkdir()
+    monkeypatch.syspath_prepend(str(code))
+    own, helper = f"source_{tmp_path.name}", f"helper_{tmp_path.name}"
+
+    def run(number: int, by: int, more: int) -> None:
+        (place / str(number)).touch()
+        for name, text in (
+            (helper, f"def shifted(n, more):\n    return n + {by} + more\n"),
+            (own, SOURCE.format(helper=helper, more=more)),
+        ):
+            (code / f"{name}.py").write_text(text)
+            shutil.rmtree(code / "__pycache__", ignore_errors=True)
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        sx.register(lab.spark, importlib.import_module(own).Shifted)
+        frame = lab.spark.readStream.format("shifted").options(uid="in", folder=str(place)).load()
+        lab.job(frame).run(until="now", progress=False)
+
+    run(1, by=10, more=0)
+    run(2, by=20, more=0)
+    run(3, by=20, more=100)
+    assert lab.numbers() == [("1", 11), ("2", 22), ("3", 123)]
