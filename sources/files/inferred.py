@@ -37,9 +37,8 @@ class FrozenSchema:
 
     place: str  # what the source reads, without credentials
     columns: StructType
-    optional: Mapping[str, str] = with_default(
-        default_factory=dict
-    )  # columns that files may lack: the first file with each
+    # Columns that files may lack, and the first file with each.
+    optional: Mapping[str, str] = with_default(default_factory=dict)
     seen: int | None = None  # when the newest file was modified in which further columns were looked for, ns
 
     def identity(self) -> dict[str, str]:

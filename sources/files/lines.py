@@ -95,12 +95,9 @@ class LinesFormat(ABC):
         do = "start again: the columns are then added; touch the file if it is older than the former start"
         if self._options.schema_evolution == "refuse":
             do = "set schema_evolution=add_columns, so that the next start adds them, or schema_evolution=ignore"
-        what = (
-            f"its columns {', '.join(names)} are not among those that were inferred and kept"
-            if names
-            else ("it has fields that are not among those that were inferred and kept")
-        )
-        return NewColumns(f"file '{file.name}': {what}", operator=file.operator, kept=KEPT, do=do)
+        which = f"its columns {', '.join(names)} are" if names else "it has fields that are"
+        what = f"file '{file.name}': {which} not among those that were inferred and kept"
+        return NewColumns(what, operator=file.operator, kept=KEPT, do=do)
 
     def new_in(self, problem: Exception, line: bytes) -> list[str] | None:
         """The columns of a line that does not fit because it has others than the kept ones; None: it is not that."""

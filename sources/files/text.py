@@ -244,7 +244,7 @@ class CsvFormat(LinesFormat):
         held = self._held(file)
         return csv.ConvertOptions(
             column_types={field.name: parsed_in_csv(field.type, odd_integers) for field in held},
-            include_columns=None if {*names} == {*held.names} else held.names,
+            include_columns=None if sorted(names) == sorted(held.names) else held.names,
             include_missing_columns=True,
             null_values=sorted({"", self._options.null_value}),
             strings_can_be_null=True,

@@ -261,16 +261,16 @@ class Drivers:
 
 
 class Series:
-    def __init__(self, name: str, folder: Path, seed: int, drivers: Drivers) -> None:
+    def __init__(self, name: str, folder: Path, seed: int, drivers: Drivers, workers: float = 0.0) -> None:
         self._shape, self._next, self._open = INLETS[name]
         self._folder, self._drivers = folder, drivers
-        self._random = random.Random(seed)
+        self._random, self._workers = random.Random(seed), workers
         self._usual = 3.0
         self._warm: list[float] = []
         self.outcome = Outcome()
 
     def run(self, runs: int, kills: int, say: Callable[[str], None] = lambda what: None) -> Outcome:
-        """Make the runs; in `kills` of them the driver is killed at a random moment."""
+        """Make the runs; in `kills` of them the driver, or one of its workers, is killed at a random moment."""
         killed = set(self._random.sample(range(1, runs), min(kills, runs - 1)))
         with self._open(self._folder) as inlet:
             driver = self._drivers.run(self._shape, self._folder, inlet.options)
@@ -306,6 +306,10 @@ class Series:
                 until(lambda: self._copies.exists() or done.exists(), f"run {number}", WITHIN)
             time.sleep(self._random.uniform(0, 1.2 * self._usual))
             self.outcome.kills += 1
+            hit = self._random.random() < self._workers
+            found = [one for one in driver.members() if one.is_python_worker] if hit else []
+            kill = not (found and self._random.choice(found).kill())
+        if kill:
             driver.kill()
             until(lambda: not driver.members(), "the killed driver's processes have ended", 60)
             driver = self._drivers.run(self._shape, self._folder, inlet.options)
@@ -385,6 +389,7 @@ def main(
     kills: Annotated[int, typer.Option(min=0)] = 20,
     seed: Annotated[int, typer.Option()] = 1,
     steps: Annotated[bool, typer.Option(help="kill the job 'early' at each of its steps instead")] = False,
+    workers: Annotated[float, typer.Option(help="share of kills that hit a Python worker, and not the driver")] = 0.0,
     remote: Annotated[bool, typer.Option(help="by clients of a server of Spark Connect")] = False,
     keep: Annotated[Path | None, typer.Option(help="work in this directory, and keep everything")] = None,
 ) -> None:
@@ -405,7 +410,7 @@ def main(
             if point:
                 env = {**env, failpoints.VARIABLE: point, failpoints.ONCE_DIR: str(place)}
             with Drivers(place, env) as drivers:
-                found = Series(name, place, seed, drivers).run(runs, 0 if point else kills, say)
+                found = Series(name, place, seed, drivers, workers).run(runs, 0 if point else kills, say)
                 if point and found.kills != 1:
                     found.problems.append(f"nothing was killed at {point}")
                 found.problems += drivers.end()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -100,14 +101,17 @@ def main() -> None:
             emit: Any = "all" if last else "early" if shape == "early" else "closed"
             result = None
             while result is None:
-                if frame is None or shape == "inferred":
-                    frame = frame_of(spark, shape, options)
                 try:
+                    if frame is None or shape == "inferred":
+                        frame = frame_of(spark, shape, options)
                     made = job(spark, shape, folder, frame)
                     result = made.run(until="now", emit=emit, progress=False)
-                except JobFailedError as problem:
-                    if shape != "inferred" or "not among those that were inferred" not in problem.what:
-                        raise  # a column that came after the load is added by the next one
+                except (JobFailedError, PySparkException) as problem:
+                    # A column that came after the load is added by the next one; a killed worker was loading.
+                    text = "not among those that were inferred" if isinstance(problem, JobFailedError) else "crashed"
+                    if shape != "inferred" or text not in str(problem):
+                        raise
+                    print(f"run {number} again: {problem}", file=sys.stderr)
             turns.take(folder, number, {**result.to_json(), "seconds": time.monotonic() - started, "first": first})
             first = False
 

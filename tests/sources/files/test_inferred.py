@@ -133,7 +133,10 @@ def test_later_files_do_not_change_the_columns(place: Path) -> None:
     (place / "a.csv").write_text("n,m\nx,2\n3,4\n")
     with pytest.raises(DataError, match="its columns m are not among those that were inferred and kept"):
         read(place)
-    more = {"header": "true", "on_bad_row": "quarantine", "schema_evolution": "ignore"}
+    more = {"header": "true", "on_bad_row": "quarantine"}
+    rows, bad = read_bad(source(place, **inferring(place, on_bad_file="quarantine", **more)))
+    assert rows == [] and [one.position for one in bad] == [{"file": "a.csv"}]
+    more["schema_evolution"] = "ignore"
     rows, bad = read_bad(source(place, **inferring(place, **more)))
     assert rows == [{"n": 3}] and [row.raw for row in bad] == [b"x,2"]
     (place / "a.csv").unlink()
@@ -300,6 +303,14 @@ def test_what_cannot_be_inferred_is_refused(
     with pytest.raises((ConfigurationError, DataError), match=match):
         read(place, **more)
     assert not (place.parent / "in.schema.json").exists()
+
+
+def test_a_file_that_cannot_be_read_is_left_out_of_the_sample(place: Path) -> None:
+    (place / "a.csv.gz").write_bytes(b"no archive")
+    (place / "b.csv").write_text("n\n1\n")
+    with pytest.raises(DataError, match=r"'a\.csv\.gz'"):
+        ddl_of(place)
+    assert ddl_of(place, on_bad_row="quarantine", on_bad_file="quarantine") == "`n` bigint"
 
 
 def test_bad_options_are_refused(place: Path) -> None:
