@@ -12,6 +12,10 @@ BIN := .venv/bin
 # A file's tests stay on one worker, which has one Spark session; see tests/support/selection.py.
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
+# Runs a command, and says every four seconds that it goes on: pip installs, and venv is made, without a word.
+SAY = say() { echo "$$1"; (n=0; while sleep 4 >/dev/null 2>&1 && kill -0 $$$$; do n=$$((n + 4)); echo "$$1: $$n s"; done) & ticker=$$!; \
+  trap 'kill $$ticker 2>/dev/null' EXIT; shift; "$$@"; }; say
+
 # Hundreds of short Python processes would each compile this package again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -37,6 +41,7 @@ help:
 	@echo "make clean      removes outputs and caches; .venv stays"
 
 run: .venv/.run java
+	@echo "running examples/flights.py"
 	@$(BIN)/python examples/flights.py $(if $(filter-out 0,$(FRESH)),--fresh) $(ARGS)
 
 pipeline: .venv/.run java
@@ -107,8 +112,8 @@ clean:
 
 # The stamps are older than what they depend on when versions change: then pip brings .venv up to date.
 .venv/.run: pyproject.toml constraints.txt | python
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --disable-pip-version-check -e '.[spark,examples]' -c constraints.txt
+	@test -x $(BIN)/python || { $(SAY) "making .venv" $(PYTHON) -m venv .venv; }
+	@$(SAY) "installing into .venv" $(BIN)/python -m pip install --disable-pip-version-check -e '.[spark,examples]' -c constraints.txt
 	@touch $@
 
 .venv/.test: pyproject.toml constraints.txt | python

@@ -41,7 +41,7 @@ from spark_ext.commands.output import (
     storage_options,
 )
 from spark_ext.errors import ConfigurationError, JobFailedError, JobRunningError, SparkExtError, TransientError, refused
-from spark_ext.views.terminal import announced
+from spark_ext.spark.backend.process import announced
 
 if TYPE_CHECKING:
     from spark_ext.jobs.job import Job

@@ -22,8 +22,9 @@ from spark_ext.metrics.exporters import measured
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.writer_checks import NOTHING_STARTED
 from spark_ext.spark.backend.kinds import backend_of
+from spark_ext.spark.backend.process import announced
 from spark_ext.views.notebook import LastIncident
-from spark_ext.views.terminal import announced, show
+from spark_ext.views.terminal import show
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

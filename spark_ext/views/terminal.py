@@ -8,8 +8,6 @@ from __future__ import annotations
 import logging
 import re
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -284,30 +282,6 @@ def _number(value: float | None) -> str:
 
 
 # -- the live line ----------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def announced(what: str) -> Iterator[Callable[[str], None]]:
-    """Show on standard error what is being done: at once, for each further text, and again every `LOG_EVERY` s."""
-    console, begun, ended = Terminal(stderr=True), time.monotonic(), threading.Event()
-    current = [what]
-
-    def say(text: str) -> None:
-        current[0] = text
-        console.print(text, soft_wrap=True)
-
-    def repeat() -> None:
-        while not ended.wait(LOG_EVERY):
-            console.print(f"{current[0]}  {clock(time.monotonic() - begun)}", soft_wrap=True)
-
-    say(what)
-    repeating = threading.Thread(target=repeat, name="spark-ext-announcer", daemon=True)
-    repeating.start()
-    try:
-        yield say
-    finally:
-        ended.set()
-        repeating.join()
 
 
 def show(take: Callable[[], JobSnapshot], wait: Callable[[float], bool], console: Console | None = None) -> None:

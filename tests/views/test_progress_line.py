@@ -13,7 +13,7 @@ from rich.console import Console
 from spark_ext.incidents.reporter import STOPPED, Incidents
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.spark_query import phase_of
-from spark_ext.views import terminal
+from spark_ext.spark.backend import process
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
 from spark_ext.views.style import clock, count, duration
 from spark_ext.views.terminal import line, show
@@ -126,7 +126,7 @@ def test_a_start_is_never_silent_for_five_seconds() -> None:
 def test_what_is_being_done_is_shown_at_once_and_repeated(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(terminal, "LOG_EVERY", 0.01)
+    monkeypatch.setattr(process, "ANNOUNCED_EVERY", 0.01)
     said = ""
 
     def more(text: str) -> bool:
@@ -134,11 +134,17 @@ def test_what_is_being_done_is_shown_at_once_and_repeated(
         said += capsys.readouterr().err
         return text in said
 
-    with terminal.announced("starting Spark") as say:
+    with process.announced("starting Spark") as say:
         assert more("starting Spark\n"), "before anything has taken time"
         until(lambda: more("starting Spark  0:00"), "it is repeated")
         say("building the job")
         until(lambda: more("building the job  0:00"), "the next one is repeated")
+        with process.announced("downloading", quiet=True):
+            until(lambda: more("downloading  0:00"), "inside another one it takes its place")
+    capsys.readouterr()
+    with process.announced("starting Spark", quiet=True) as say:
+        say("more")
+    assert capsys.readouterr().err == "", "in a pipe nobody waits"
 
 
 def test_a_failure_that_is_raised_is_not_said_by_log_and_line_as_well(caplog: pytest.LogCaptureFixture) -> None:

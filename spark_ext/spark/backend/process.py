@@ -1,4 +1,4 @@
-"""What the driver asks of pyspark about its own process, without a session at hand; and what it keeps quiet."""
+"""What the driver asks of pyspark about its own process, without a session; what it says, and what it keeps quiet."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import re
 import shlex
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from spark_ext.masking import mask
 from spark_ext.spark.backend.missing import by_name
 
 if TYPE_CHECKING:
@@ -154,3 +156,49 @@ def quiet_accumulators() -> None:
                 handle(self)
 
         UpdateRequestHandler.handle = handle_until_closed  # type: ignore[method-assign]
+
+
+ANNOUNCED_EVERY: Final = 4.0  # s between two lines
+_announcers: list[Callable[[str], None]] = []
+
+
+@contextlib.contextmanager
+def announced(what: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Say what is being done: at once, for each further text, and again every `ANNOUNCED_EVERY` s.
+
+    Inside another one it takes its place. `quiet`: say nothing unless a person looks, or inside another one.
+    """
+    if _announcers:
+        say = _announcers[-1]
+        say(what)
+        yield say
+        return
+    if quiet and not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    begun, ended, current = time.monotonic(), threading.Event(), [what]
+
+    def say_new(text: str) -> None:
+        current[0] = text
+        _print(text)
+
+    def repeat() -> None:
+        while not ended.wait(ANNOUNCED_EVERY):
+            minutes, seconds = divmod(round(time.monotonic() - begun), 60)
+            _print(f"{current[0]}  {minutes}:{seconds:02d}")
+
+    say_new(what)
+    repeating = threading.Thread(target=repeat, name="spark-ext-announcer", daemon=True)
+    repeating.start()
+    _announcers.append(say_new)
+    try:
+        yield say_new
+    finally:
+        _announcers.remove(say_new)
+        ended.set()
+        repeating.join()
+
+
+def _print(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # nobody listens any more
+        print("".join(one for one in mask(text) if one.isprintable()), file=sys.stderr, flush=True)

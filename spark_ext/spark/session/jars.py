@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlparse
 
-from spark_ext.spark.backend.process import PRINT_JARS, installed_home
+from spark_ext.spark.backend.process import PRINT_JARS, announced, installed_home
 from spark_ext.spark.capabilities import capabilities, release_of
 from spark_ext.spark.session import environment
 from spark_ext.spark.session.spark_home import user_cache
@@ -115,8 +115,10 @@ def _noted(note: Path) -> tuple[Path, ...]:
 
 
 def _resolve(coordinates: str, home: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:
-    print(f"spark-ext: downloading {coordinates} (once)", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory(prefix="spark-ext-jars-") as folder:
+    with (
+        announced(f"spark-ext: downloading {coordinates} (once)"),
+        tempfile.TemporaryDirectory(prefix="spark-ext-jars-") as folder,
+    ):
         script = Path(folder) / "print_jars.py"
         script.write_text(PRINT_JARS)
         command = [str(home / "bin" / "spark-submit"), "--master", "local[1]", "--packages", coordinates]

@@ -18,6 +18,7 @@ from spark_ext.masking import logger
 from spark_ext.spark.backend.contract import FILE_MANAGER, local_files
 from spark_ext.spark.backend.kinds import backend_of, refuse_connect_requests
 from spark_ext.spark.backend.process import (
+    announced,
     has_jvm,
     installed_home,
     master_of,
@@ -115,7 +116,11 @@ def session(
         builder = builder.config(key, value)
     try:
         faster = _faster_workers(settings["spark.master"], python)
-        with _environment(PYSPARK_PYTHON=python, **faster), without_boot_warning():
+        with (
+            announced("starting Spark", quiet=True),
+            _environment(PYSPARK_PYTHON=python, **faster),
+            without_boot_warning(),
+        ):
             spark = builder.getOrCreate()
     except PySparkRuntimeError as problem:
         if problem.getCondition() != "JAVA_GATEWAY_EXITED":
