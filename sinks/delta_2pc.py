@@ -185,14 +185,11 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
 
     def early_key(self) -> tuple[str, ...] | None:
         """With mode=upsert its key, where the row of the later epoch always counts."""
-        upsert = self._upsert
-        if upsert is not None and (upsert.newest_by or upsert.deleted_if):
-            option = "newest_by" if upsert.newest_by else "deleted_if"
-            raise refused(
-                f"emit='early': with '{option}' a later row need not replace one that was shown before",
-                f"sink '{self.options.uid}' (delta_2pc)",
-                f"remove '{option}': an aggregation gives one row for each key",
-            )
+        options, upsert = self.options, self._upsert
+        name = "newest_by" if options.newest_by else "deleted_if"
+        if options.newest_by or options.deleted_if:
+            what = f"emit='early': with '{name}' a later row need not replace one that was shown before"
+            raise refused(what, f"sink '{options.uid}' (delta_2pc)", f"remove '{name}', or leave emit='early' out")
         return None if upsert is None else upsert.key
 
     def validate(self, schema: StructType) -> None:

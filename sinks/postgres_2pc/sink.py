@@ -195,16 +195,11 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         options = self.options
         if options.mode != "upsert":
             return None
-        for name, why in (
-            ("newest_by", "a later row need not replace one that was shown before"),
-            ("pre_sql", "its statements would run with rows of no epoch"),
-            ("post_sql", "its statements would run with rows of no epoch"),
-        ):
-            if getattr(options, name) is not None:
-                what = f"emit='early': with '{name}' {why}"
-                raise refused(
-                    what, f"sink '{options.uid}' (postgres_2pc)", f"remove '{name}', or run without emit='early'"
-                )
+        name = next((name for name in ("newest_by", "pre_sql", "post_sql") if getattr(options, name) is not None), None)
+        if name is not None:
+            why = "a later row need not replace" if name == "newest_by" else "statements would run for"
+            what = f"emit='early': with '{name}' {why} one that was shown before its window was complete"
+            raise refused(what, f"sink '{options.uid}' (postgres_2pc)", f"remove '{name}', or leave emit='early' out")
         given = {there: here for here, there in options.column_map.items()}
         return tuple(given.get(name, name) for name in options.key)
 

@@ -270,17 +270,8 @@ class EpochWriter(ArrowWriter):
     def _show_early(self, prepared: Sequence[Any], epoch: int, rows: int) -> None:
         """Show the rows of windows that are open after the epoch before: this one is that of a copy of the query."""
         mine = self._identity
-        before = remembered(mine.checkpoint)
-        shown = Epoch(
-            sink=self._uid,
-            lineage=mine.lineage,
-            query_id=mine.early,
-            number=epoch - 1,
-            incarnation=mine.incarnation,
-            start=mine.start,
-            previous=before.of(self._uid, mine.lineage, mine.early) if before else None,
-            early=True,
-        )
+        whose = (self._uid, mine.lineage, mine.early)
+        shown = Epoch(*whose, epoch - 1, mine.incarnation, start=mine.start, early=True)
         reach(FailPoint.EARLY_BEFORE_COMMIT)
         if prepared:
             self._with_retries(shown, prepared)

@@ -252,11 +252,7 @@ class Epoch:
             raise not_the_target(_behind(found, self.previous), operator)
 
     def is_held(self, last: int | None) -> bool:
-        """Whether there is nothing to commit: the target holds the epoch, or rows that are newer than early ones.
-
-        Args:
-            last: the last epoch that it holds under `application`; None: none yet.
-        """
+        """Whether the target holds this epoch, or one whose rows are newer than early ones; `last` is its last one."""
         return last is not None and last >= self.number + self.early
 
     @property

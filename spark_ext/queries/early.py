@@ -21,9 +21,7 @@ from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.end_of_input import END_MICROS
 from spark_ext.queries import operators
 from spark_ext.queries.spark_query import SparkQuery
-from spark_ext.queries.spec import definition_of
 from spark_ext.queries.writer_checks import NOTHING_STARTED
-from spark_ext.sinks.runtime.position import NAME as POSITION
 from spark_ext.sinks.runtime.writer import SHOWN
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.epoch_files import copies_state, files_of_epoch, is_stateful
@@ -83,29 +81,34 @@ def check_early(specs: Sequence[QuerySpec], job: str, *, waiting: bool) -> None:
         )
 
 
-def remembered(
-    spec: QuerySpec, before: QueryDefinition | None, job: str, accepted: Collection[str], *, early: bool
+def with_early(
+    definition: QueryDefinition,
+    spec: QuerySpec,
+    before: QueryDefinition | None,
+    job: str,
+    accepted: Collection[str] = (),
+    *,
+    early: bool,
 ) -> QueryDefinition:
-    """The definition of a query, with whether rows of open windows are in its target, or will be.
+    """The definition, with whether rows of open windows are in the target, or may be; `before` is the last one.
 
-    Refuses a query that has shown rows, and might now leave one behind. `before` is its last definition.
+    Refuses a query that has shown rows, and might now leave one behind.
     """
-    definition, operator, key = definition_of(spec), f"job '{job}', query '{spec.uid}'", f"{spec.uid}.early"
+    operator, key = f"job '{job}', query '{spec.uid}'", f"{spec.uid}.early"
     shown = before is not None and before.early and key not in accepted
     if not (shown or early):
         return definition
     try:
         reason = why_not_shown(spec, operator)
     except ConfigurationError as problem:
+        reason = problem.what
         if not shown:
             raise
-        reason = problem.what
     if shown and reason:
         raise refused(
             f"an earlier run has shown open windows early, and their rows might stay as they are: {reason}",
             operator,
-            f"put the query back as it was; or, once no window of then is open, say job.add('{spec.uid}', ..., "
-            f"accept=('{key}',))",
+            f"put the query back as it was; or, once no window of then is open, say accept=('{key}',) in job.add",
             NOTHING_STARTED,
         )
     return replace(definition, early=not reason)
@@ -174,9 +177,6 @@ class EarlyRows:
         operator = self._context.operator(spec.uid)
         for name in files_of_epoch(frame.sparkSession, source, epoch, operator):
             link(child(source, name), child(copy, name))
-        position = folder_at(_parent(source), make=False).find(POSITION)
-        if position is not None:
-            folder_at(_parent(copy)).write(POSITION, position)
         folder, offsets = folder_at(copy), SparkLog(source).read(f"offsets/{epoch}")
         assert offsets is not None
         folder.write("metadata", json.dumps({"id": str(uuid.uuid4())}))  # its reports are not those of the query

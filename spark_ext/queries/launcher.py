@@ -227,18 +227,15 @@ class Launcher:
             self._worker.do("claim", self._claim_for_planner, then)
 
     def _claim_for_planner(self) -> None:
-        self._claim_now()
+        self.claim_now()
         self.registrations.publish()
 
-    def claim_if_late(self) -> None:
-        """On the worker's thread: claim what was left to the first epoch, and none has come."""
+    def claim_now(self) -> None:
+        """On the worker's thread: claim what is left to the first epoch, if it is."""
         if self._claims_late:
-            self._claim_now()
-
-    def _claim_now(self) -> None:
-        self.operators.claim()
-        self._claims_late = False
-        self.registrations.renew(self._entries())
+            self.operators.claim()
+            self._claims_late = False
+            self.registrations.renew(self._entries())
 
     def open(self) -> None:
         """Command: call the operators' `open`, except that of sources which have ended."""
@@ -309,8 +306,8 @@ class Launcher:
         planned = self._observer.newest_planned()
         unsettled = self._is_unsettled(planned)
         committed = self._observer.position.epoch
-        if self._claims_late and (planned is None or unsettled):
-            self._claim_now()  # Spark repeats the epoch
+        if planned is None or unsettled:
+            self.claim_now()  # Spark repeats the epoch
         self.registrations.renew(self._entries(planned.epoch if planned is not None and self._claims_late else None))
         self.registrations.publish()
         if self.since < 0:

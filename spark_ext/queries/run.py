@@ -465,7 +465,7 @@ class QueryRun:
             self.take_step("showing open windows", self._show_early, self._shown_early)
 
     def _show_early(self) -> str | None:
-        return self._early.show(self.spec, self.query_id, self.committed, self.launcher.claim_if_late)
+        return self._early.show(self.spec, self.query_id, self.committed, self.launcher.claim_now)
 
     def _shown_early(self, done: str | None) -> None:
         if done is not None:

@@ -3,7 +3,6 @@
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +33,11 @@ DELAY, WINDOW = 20, 30  # of the watermark, and of a window, minutes
 
 
 class Hourly:
-    """A job that counts rows by shop and half hour, and what pandas finds in the files that it has read."""
+    """A job that counts rows by shop and half hour."""
 
-    def __init__(self, spark: SparkSession, folder: Path, name: str = "job") -> None:
-        self.spark, self.folder, self.name = spark, folder, name
-        (folder / "in").mkdir(parents=True, exist_ok=True)
-        self.files = 0
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder, self.files = spark, folder, 0
+        (folder / "in").mkdir(exist_ok=True)
 
     def add(self, rows: list[tuple[int, str]]) -> None:
         """A file of rows: minute of the day, and shop."""
@@ -53,7 +51,7 @@ class Hourly:
         return sx.with_watermark(frame, "at", f"{DELAY} minutes")
 
     def job(self, **given: Any) -> Job:
-        made = sx.Job(self.spark, "hourly", state=self.folder / f"{self.name}-state", restart_backoff=20)
+        made = sx.Job(self.spark, "hourly", state=self.folder / "job-state", restart_backoff=20)
         return self.add_counts(made, self.rows(), **given)
 
     def add_counts(
@@ -61,30 +59,26 @@ class Hourly:
     ) -> Job:
         counts = rows.groupBy(F.window("at", f"{WINDOW} minutes"), "shop").agg(F.count("*").alias("n"))
         frame = counts.select("window.start", "shop", "n", *([F.lit(1).alias("extra")] if extra else []))
-        options = {"uid": "out", "path": str(self.folder / self.name), "schema_evolution": "add_columns", **UPSERT, **sink}
+        options = {"uid": "out", "path": str(self.folder / "job"), "schema_evolution": "add_columns", **UPSERT, **sink}
         frame = frame.where(F.col("n") > least) if least else frame
         accepted = (accept,) if accept else ()
         return made.add("q", frame.writeStream.format("delta_2pc").options(**options), accept=accepted)
 
     def run(self, emit: str, **given: Any) -> JobResult:
         result = self.job(**given).run(until="now", emit=emit, progress=False)  # type: ignore[arg-type]
-        assert not (self.folder / f"{self.name}-state" / "queries" / "q" / "early").exists()
+        assert not (self.folder / "job-state" / "queries" / "q" / "early").exists()
         return result
 
     def table(self) -> dict[tuple[int, str], int]:
-        if not (self.folder / self.name).exists():
-            return {}
-        found = DeltaTable(self.folder / self.name).to_pandas()
-        starts = [at.hour * 60 + at.minute for at in found["start"]]
-        return dict(zip(zip(starts, found["shop"], strict=True), found["n"], strict=True))
+        found = DeltaTable(self.folder / "job").to_pyarrow_table().to_pylist()
+        return {(row["start"].hour * 60 + row["start"].minute, row["shop"]): row["n"] for row in found}
 
 
 class Model:
     """What the table holds: a loop in pandas over the files."""
 
     def __init__(self) -> None:
-        self.read, self.table = Counter[tuple[int, str]](), dict[tuple[int, str], int]()
-        self.watermark = -1.0
+        self.read, self.table, self.watermark = Counter[tuple[int, str]](), dict[tuple[int, str], int](), -1.0
 
     def run(self, new: list[tuple[int, str]], emit: str) -> None:
         rows = pd.DataFrame(new, columns=["at", "shop"])
@@ -209,18 +203,6 @@ def test_of_linked_queries_the_one_that_can_shows_its_windows(spark: SparkSessio
     assert hourly.table() == {(0, "a"): 2, (0, "b"): 1, (90, "a"): 1}
 
 
-WINDOWS: dict[str, Callable[[DataFrame], DataFrame]] = {
-    "plain": lambda rows: (
-        rows.groupBy(F.window("at", "1 hour"), "shop").count().select("window.start", "shop", "count")
-    ),
-    "renamed": lambda rows: (
-        rows.groupBy(F.window("at", "1 hour", "20 minutes").alias("w"), "shop").count()
-        .select("w", "shop").select(F.col("w.end").alias("start"), "shop")
-    ),
-    "deduplicated": lambda rows: WINDOWS["plain"](rows.dropDuplicatesWithinWatermark(["shop"])),
-}  # fmt: skip
-
-
 def table(frame: DataFrame, **options: str) -> Any:
     return frame.writeStream.format("delta_2pc").options(uid="out", path="/nowhere", **options)
 
@@ -228,23 +210,25 @@ def table(frame: DataFrame, **options: str) -> Any:
 @pytest.mark.core
 def test_what_could_leave_a_row_behind_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
     rows = Hourly(spark, tmp_path).rows()
-    plain = WINDOWS["plain"](rows)
+    distinct, hour = rows.dropDuplicatesWithinWatermark(["shop"]), F.window("at", "1 hour")
+    plain = rows.groupBy(hour, "shop").count().select("window.start", "shop", "count")
+    renamed = rows.groupBy(F.window("at", "1 hour", "20 minutes").alias("w"), "shop").count().select("w", "shop")
 
     def reason(writer: Any) -> str:
         return why_not_shown(query_spec("hourly", "q", writer, available_now=False), "job 'hourly', query 'q'")
 
-    for shape in WINDOWS.values():
-        assert reason(table(shape(rows), **UPSERT)) == ""
+    for frame in (plain, renamed.select(F.col("w.end").alias("start"), "shop"), distinct.groupBy("at", "shop").count()):
+        assert reason(table(frame, mode="upsert", key=f"{frame.columns[0]},shop")) == ""
     assert "does not replace rows by a key" in reason(table(plain))
-    assert "keeps no windows open" in reason(
-        table(rows.dropDuplicatesWithinWatermark(["shop"]), mode="upsert", key="at")
-    )
+    assert "keeps no windows open" in reason(table(distinct, mode="upsert", key="at"))
     assert "one of Spark's own" in reason(plain.writeStream.format("memory"))
     own = Hourly(spark, tmp_path).rows("own")
     sessions = rows.groupBy(F.session_window("at", "1 hour"), "shop").count()
+    twice = rows.groupBy(hour, "shop").count().groupBy(F.window("window", "2 hours"), "shop").count()
     cases: list[tuple[Any, str]] = [
         (table(sessions.select("session_window.start", "shop"), **UPSERT), "two session windows may become one"),
         (table(rows.alias("l").join(own, "shop", "left"), mode="upsert", key="shop"), "what 'join' emits at the end"),
+        (table(twice.select("window.start", "shop"), **UPSERT), "beside its last aggregation it has 'aggregate'"),
         (table(plain.where("count < 3"), **UPSERT), "'Filter' follows the aggregation"),
         (table(plain.select("*", F.explode(F.array("count"))), **UPSERT), "'Generate' follows the aggregation"),
         (table(sx.expect(plain, "few", "count < 3", on_fail="drop"), **UPSERT), "may leave out a row"),
@@ -257,11 +241,6 @@ def test_what_could_leave_a_row_behind_is_refused_by_name(spark: SparkSession, t
     for writer, words in cases:
         with refused(ConfigurationError, "emit='early'", words):
             reason(writer)
-
-
-@pytest.mark.core
-def test_a_plan_says_what_a_run_would_refuse(spark: SparkSession, tmp_path: Path) -> None:
-    hourly = Hourly(spark, tmp_path)
-    assert hourly.job().plan(until="now", emit="early").accepted
-    (found,) = hourly.job(mode="append", key="").plan(until="now", emit="early").refusals
+    assert Hourly(spark, tmp_path).job().plan(until="now", emit="early").accepted
+    (found,) = Hourly(spark, tmp_path).job(mode="append", key="").plan(until="now", emit="early").refusals
     assert "no query has anything to show early" in found.what and "'q': its sink 'out'" in found.what

@@ -57,10 +57,8 @@ def restored_rows(comparison: Comparison, ledger: Ledger, incarnation: Incarnati
     ]
     for query in names.values():
         saved, definition = comparison.definition(query), comparison.given.get(query)
-        if definition is None or saved is None:
-            definition = definition or saved
-        else:
-            definition = replace(definition, early=saved.early)
+        if saved is not None:
+            definition = saved if definition is None else replace(definition, early=saved.early)
         part = comparison.saved_query(query)
         assert part is not None
         if definition is None or (part.epoch is None and not part.finished):

@@ -16,7 +16,7 @@ from spark_ext.ledger.schema import ControlEventRow, DefinitionRow
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.queries import operators
 from spark_ext.queries.context import checkpoint_of
-from spark_ext.queries.early import remembered
+from spark_ext.queries.early import with_early
 from spark_ext.queries.spec import definition_of
 from spark_ext.sinks.runtime import position
 from spark_ext.spark.logs.checkpoint_directory import put_in_place
@@ -100,8 +100,8 @@ def compared(
     for spec in specs:
         known = after.of(spec.uid)
         if not known.finished:
-            accepted = declared.accepted.get(spec.uid, ())
-            given[spec.uid] = remembered(spec, known.definition, job, accepted, early=early)
+            before, accepted = known.definition, declared.accepted.get(spec.uid, ())
+            given[spec.uid] = with_early(given[spec.uid], spec, before, job, accepted, early=early)
     logs = {
         query: _logged(ledger.uri, after, query) for query in {*given, *after.names} if not after.of(query).finished
     }
@@ -155,8 +155,8 @@ def recall_late(
     job: str, memory: JobMemory, spec: QuerySpec, others: Sequence[QuerySpec], number: int, *, early: bool
 ) -> DefinitionRow:
     """Compare a query that comes to a running job with its past; returns what to record when its target is claimed."""
-    given = {one.uid: definition_of(one) for one in others}
-    given[spec.uid] = remembered(spec, None, job, (), early=early)
+    given = {one.uid: definition_of(one) for one in (*others, spec)}
+    given[spec.uid] = with_early(given[spec.uid], spec, None, job, early=early)
     Start(job, memory, given, {}, ChangeDeclarations()).check_late(spec.uid)
     return _definition(spec.uid, memory.lineage(spec.uid), number, given[spec.uid])
 
