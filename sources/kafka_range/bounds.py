@@ -144,7 +144,7 @@ def _resolved(
     if given is None:
         assert bound.time is not None
         given = dict.fromkeys(places, bound.time)
-    option += "" if bound.offsets is not None else "_time"
+    option += "" if bound.offsets is not None else "_timestamp"
     for place in places:
         if place not in given:
             raise refused(f"the option '{option}' does not name {name(place)}", who, "name every partition in it")
@@ -243,8 +243,8 @@ def lost(place: TopicPartition, wanted: int, low: int, who: str) -> DataError:
 def options_of(given: Mapping[str, Any]) -> tuple[Bound, Bound]:
     """Both bounds, from the options by name."""
     for end in ("starting", "ending"):
-        if given[end] is not None and given[f"{end}_time"] is not None:
-            raise ValueError(f"{end} and {end}_time exclude each other")
+        if given[end] is not None and given[f"{end}_timestamp"] is not None:
+            raise ValueError(f"{end} and {end}_timestamp exclude each other")
     start, stop = given["starting_timestamp"], given["ending_timestamp"]
     return (
         Bound.at(start) if start is not None else Bound.of(given["starting"] or "earliest", ("earliest", "latest")),
