@@ -102,9 +102,9 @@ def diagnosed(
         verdict = classifier.judge(evidence)
     row = classifier.decision(verdict.labels)
     handling = Handling(row.do, row.attempts, row.outage, row.most, row.window)
-    error = (
-        failure if isinstance(failure, SparkExtError) else _error(verdict, evidence, operator, committed, query, row.do)
-    )
+    error = failure if isinstance(failure, SparkExtError) else _error(verdict, evidence, operator, committed, row.do)
+    if query:
+        error.do = error.do.replace("<query>", query)  # what raised it may not know the name
     return Diagnosis(error, verdict, handling, evidence, committed + 1)
 
 
@@ -143,12 +143,10 @@ class QueryFailures:
         self.error = error
 
 
-def _error(
-    verdict: Verdict, evidence: Evidence, operator: str, committed: int, query: str, response: Response
-) -> SparkExtError:
+def _error(verdict: Verdict, evidence: Evidence, operator: str, committed: int, response: Response) -> SparkExtError:
     kept = f"all epochs up to {committed} are committed" if committed >= 0 else "no epoch was committed before"
     where = {"operator": f"{operator}, epoch {committed + 1}", "kept": f"{kept}; this one left nothing visible"}
-    found = _ours(evidence) or _special(verdict, where, query)
+    found = _ours(evidence) or _special(verdict, where)
     if found is None:
         # A disk comes and goes with its server: restarts ride it out as they do an outage of any target.
         kind = StorageError if verdict.labels.get("resource") == "disk" else SparkExtError
@@ -164,7 +162,7 @@ def _ours(evidence: Evidence) -> SparkExtError | None:
     return None
 
 
-def _special(verdict: Verdict, where: dict[str, str], query: str) -> SparkExtError | None:
+def _special(verdict: Verdict, where: dict[str, str]) -> SparkExtError | None:
     if verdict.labels.get("cause") == "read-only disk":
         return StateError(
             "Spark could not write: Read-only file system",
@@ -189,8 +187,7 @@ def _special(verdict: Verdict, where: dict[str, str], query: str) -> SparkExtErr
         return StateError(
             what,
             **where,
-            do="restore the earlier definition or the folder; or discard the query's history with "
-            f"{RESET.replace('<query>', query or '<query>')}",
+            do=f"restore the earlier definition or the folder; or discard the query's history with {RESET}",
         )
     return None
 

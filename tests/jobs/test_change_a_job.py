@@ -80,10 +80,7 @@ CASES: Final = [
 ]
 
 
-CLAIMED: Final = {
-    *product(("stopped", "killed"), ("state-copied", "state-older", "target-deleted")),
-    ("killed", "checkpoint-deleted"),
-}
+CLAIMED: Final = {*product(("stopped", "killed"), ("state-copied", "state-older")), ("killed", "checkpoint-deleted")}
 """Refused by the claim of a target, which a start makes and a plan does not."""
 
 

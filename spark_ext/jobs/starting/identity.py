@@ -84,10 +84,14 @@ class Baseline:
             if change.role is Role.SINK:
                 meaning = ": the epochs written so far are in the old place, and would be missing in the new one"
             do = "put it back as it was" + self._once(f"; to read or write elsewhere and begin again, {_reset(query)}")
+            same = "it is the same data in another place"
+            if change.name in ("mode", "key"):
+                meaning = ": rows that were written by the former one could stay beside those that are to replace them"
+                same = "no row of the target would be another's by the new one"
             if self.savepoint and change.role is Role.SINK:
                 do += ", and change it after the restore; or restore into another state directory"
             else:
-                do += f"; if it is the same data in another place, {accept}"
+                do += f"; if {same}, {accept}"
         return ConfigurationError(f"{change}{meaning}", operator=self.operator(query), kept=self.kept, do=do)
 
     def _once(self, way_out: str) -> str:
@@ -284,8 +288,9 @@ class Start:
                     f"nothing of it is started; job.reset('{query}', cascade=True) or another uid runs it again",
                 )
             elif not known.finished:
+                accepted = self.declared.accepted.get(query, ())
                 for change in changes:
-                    if change.acceptable:
+                    if change.acceptable and change.key in accepted:
                         yield Notice(query, str(change), "accepted on request")
 
 

@@ -22,12 +22,14 @@ from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import JobRow
 from spark_ext.ledger.view import SourceView
 from spark_ext.model.changes import compare
+from spark_ext.model.commits import not_the_target
 from spark_ext.model.offsets import SourceOffset
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.queries import operators
 from spark_ext.queries.describe_failure import diagnosed
 from spark_ext.queries.early import check_early
 from spark_ext.queries.operator_hooks import OperatorHooks
+from spark_ext.sinks.runtime.position import remembered
 from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.runtime.planner import NoLedger, Planner
 from spark_ext.spark.backend.kinds import backend_of
@@ -105,12 +107,33 @@ def examined(
     return Examined(tuple(specs), tuple(gated), graph, tuple(links), tuple(inboxes), start)
 
 
+def refuse_missing_targets(specs: Iterable[QuerySpec], start: Start, job: str) -> None:
+    """Refuse queries that have committed epochs to a table or folder of which nothing is there any more.
+
+    A claim would find it too, but comes only if there is something to write.
+    """
+    for spec in specs:
+        known, logged, sink = start.memory.of(spec.uid), start.logs.get(spec.uid), spec.sink
+        if sink is None or known.finished or logged is None or sink.format not in _KEEP_FILES:
+            continue
+        last = remembered(logged.checkpoint)
+        epoch = last and last.of(sink.uid, known.lineage, logged.query_id)
+        before = known.definition
+        moved = before and any(one.uid == sink.uid for one in compare(spec.uid, before, start.given[spec.uid]))
+        if epoch is not None and not moved and _is_missing(sink):
+            raise not_the_target(
+                f"epoch {epoch} was committed to it, and nothing is there",
+                f"job '{job}', query '{spec.uid}', sink '{sink.uid}' ({sink.format})",
+            )
+
+
 def refuse_followers(found: Examined, memory: JobMemory, drained: int, job: str) -> None:
     """Refuse queries that would wait for ever. `drained` is the newest lineage for which a drain is in force."""
     known = ((spec, memory.of(spec.uid)) for spec in found.specs)
     check_followers([spec for spec, one in known if not one.finished and one.lineage > drained], found.graph, job)
 
 
+_KEEP_FILES: Final = ("delta_2pc", "files_2pc")  # whose targets have a file from the claim on
 _KINDS: Final = {  # which of our errors says that a start has failed; for any other type, the base of all
     FailureType.CONFIGURATION: ConfigurationError,
     FailureType.NETWORK: TransientError,
@@ -257,6 +280,7 @@ def plan_job(
         return JobPlan(job=job, state_directory=ledger.uri, incarnation=coming.number, refusals=tuple(refusals))
     start = found.start
     refusals += start.problems()
+    tried(lambda: refuse_missing_targets(found.specs, start, job))
     if not options.until_now:
         drained = max((one.lineage for one in in_force(ledger.open_control_events(), "drain")), default=0)
         tried(lambda: refuse_followers(found, start.memory, drained, job))

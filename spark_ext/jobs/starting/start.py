@@ -34,7 +34,14 @@ from spark_ext.jobs.linking.gates import Gates
 from spark_ext.jobs.linking.inboxes import Inboxes
 from spark_ext.jobs.renamed_targets import add_events, addressed_to_nobody, with_renames
 from spark_ext.jobs.starting.flow import LateQueries, restarted_exchanges
-from spark_ext.jobs.starting.plan import Examined, StartOptions, examined, refusal_of, refuse_followers
+from spark_ext.jobs.starting.plan import (
+    Examined,
+    StartOptions,
+    examined,
+    refusal_of,
+    refuse_followers,
+    refuse_missing_targets,
+)
 from spark_ext.jobs.starting.recorded_past import RecordedState, complete_rescales, recall
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.view import event_of
@@ -192,6 +199,7 @@ def _planned(
     past = RecordedState(memory)
     if found.start is not None:
         past = recall(found.start, books.writer)
+        refuse_missing_targets(specs, found.start, job)
         books.incidents.adopt(past.memory, composition.uids, write_behind)
     present = add_events(control, past.memory.lineages)
     unfinished = {
