@@ -84,41 +84,35 @@ class Messy(Folder):
 
     def add(self, rows: Sequence[Row]) -> None:
         first = rows[0]["id"]
-        names = [f"c{n}" for n in range(first // 15) if self._random.random() < 0.7]
+        names = [f"c{n}" for n in range(first // 5) if self._random.random() < 0.7]
         values = lambda id: [id + int(name[1:]) if name < "c2" else f"{name} {id}" for name in names]  # noqa: E731
         lines = [["id", *names, "at"], *([one["id"], *values(one["id"]), one["at"].isoformat()] for one in rows)]
         if self._random.random() < 0.3 and first > 30:  # behind the files by which the types are inferred
             lines.append(["bad", *values(0), START.isoformat()])
-        if self._random.random() < 0.3 and first:
+        if self._random.random() < 0.5 and first:
             (self._place / f"{first:09}.csv.gz").write_bytes(b"no archive")
         draft = self._place.parent / f".{first:09}.csv"
         draft.write_text("".join(f"{','.join(map(str, line))}\n" for line in lines))
         draft.rename(self._place / draft.name.removeprefix("."))
 
-    def differences(self, folder: Path) -> list[str]:
-        """By pandas: what is in no row, in other columns, or not put aside once."""
+    def differences(self, rows: Sequence[Row], aside: Sequence[Row]) -> list[str]:
+        """By pandas: what is in no row, in other columns, or not put aside once, by its position."""
         wanted = pd.concat([pd.read_csv(file, dtype=str) for file in self._place.glob("*.csv")]).drop(columns="at")
-        good, bad = wanted[wanted["id"] != "bad"], (wanted["id"] == "bad").sum()
-        out = DeltaTable(folder / "out").to_pyarrow_table()["row"].to_pylist()
-        found = pd.DataFrame([json.loads(one) for one in out]).astype("string")
-        # What a row does not have pandas fills in.
-        texts = [
-            Counter(json.dumps({name: str(value).removesuffix(".0") for name, value in one.items() if pd.notna(value)},
-                               sort_keys=True) for one in frame.to_dict("records"))
-            for frame in (good, found)
-        ]  # fmt: skip
-        aside = DeltaTable(folder / "state" / "bad_rows" / "table").to_pyarrow_table()
-        files = Counter(json.loads(one)["file"] for one in aside["position"].to_pylist() if "byte" not in one)
-        archives = Counter(file.name for file in self._place.glob("*.csv.gz"))
-        lines = aside.num_rows - files.total()
-        return [
-            f"{what}: {more.total()} more than wanted, {less.total()} fewer"
-            for what, more, less in (
-                ("rows", texts[1] - texts[0], texts[0] - texts[1]), ("files", files - archives, archives - files),
-                ("lines", Counter(n=lines) - Counter(n=int(bad)), Counter(n=int(bad)) - Counter(n=lines)),
-            )
-            if more or less
-        ]  # fmt: skip
+        bad = wanted["id"] == "bad"
+        of_files = Counter(one["file"] for one in aside if "byte" not in one)
+        pairs = {
+            "rows": (_plain_rows(wanted[~bad]), _plain_rows(pd.DataFrame(rows))),
+            "files": (Counter(file.name for file in self._place.glob("*.csv.gz")), of_files),
+            "lines": (Counter(bad=int(bad.sum())), Counter(bad=len(aside) - of_files.total())),
+        }
+        return [f"{what}: {a - b} missing, {b - a} too many" for what, (a, b) in pairs.items() if a != b]
+
+
+def _plain_rows(frame: pd.DataFrame) -> Counter[str]:
+    """Without nulls, by which pandas makes numbers floats."""
+    rows = [{name: str(one).removesuffix(".0") for name, one in row.items() if pd.notna(one)}
+            for row in frame.to_dict("records")]  # fmt: skip
+    return Counter(json.dumps(row, sort_keys=True) for row in rows)
 
 
 class Table:
@@ -286,7 +280,12 @@ class Series:
         self.outcome.runs, self.outcome.rows = runs, self._next
         self.outcome.problems += self._differences()
         if isinstance(inlet, Messy):
-            self.outcome.problems += inlet.differences(self._folder)
+            tables = self._folder / "out", self._folder / "state" / "bad_rows" / "table"
+            texts = zip(tables, ("row", "position"), strict=True)
+            found = [
+                DeltaTable(one).to_pyarrow_table()[name].to_pylist() if one.exists() else [] for one, name in texts
+            ]
+            self.outcome.problems += inlet.differences(*(list(map(json.loads, one)) for one in found))
         return self.outcome
 
     def _add(self, inlet: Inlet) -> None:
