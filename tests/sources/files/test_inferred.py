@@ -213,7 +213,7 @@ FRAMES = st.lists(st.lists(st.sets(st.sampled_from("abcd")), max_size=3), min_si
 
 
 @given(FRAMES, st.sampled_from(["csv", "json"]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_columns_that_come_over_time_are_those_of_pandas(
     tmp_path_factory: pytest.TempPathFactory, loads: list[list[set[str]]], kind: str
 ) -> None:
