@@ -328,7 +328,8 @@ def checked_job(
         do = "use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128"
         raise _refused(f"'{job}' cannot be a job's name", operator, do)
     settings = JobSettings.of(job, given)
-    refuse_unread(spark.conf.getAll, os.environ, operator)
+    # A job that is only reset needs no session.
+    refuse_unread(spark.conf.getAll if spark else (), os.environ, operator)
     checked_options(settings.exchange_kind, as_text(settings.exchange_options), f"{operator}, setting 'exchange_kind'")
     own = backend_of(spark).own_workers
     if not own and (settings.on_stall == "fail" or settings.stall_after is not None):
