@@ -28,7 +28,7 @@ from spark_ext.spark.logs import watermarks
 from spark_ext.spark.logs.watermarks import EventTimes
 from spark_ext.spark.session import registry
 from spark_ext.spark.session.late_claim import is_asked
-from spark_ext.storage import Folder, Location, child
+from spark_ext.storage import Folder, Location, child, local_path
 
 if TYPE_CHECKING:
     from spark_ext.model.offsets import LoggedOffsets
@@ -311,7 +311,8 @@ class Launcher:
         self.registrations.renew(self._entries(planned.epoch if planned is not None and self._claims_late else None))
         self.registrations.publish()
         if self.since < 0:
-            forget_copies(self.checkpoint)
+            if self._context.early or local_path(self.checkpoint) is not None:  # a store is not asked for nothing
+                forget_copies(self.checkpoint)
             stamps.forget(self.checkpoint, self._context.incarnation.start)
         self._keep_event_times()
         state = Location.of(child(self.checkpoint, "state"), {}).folder

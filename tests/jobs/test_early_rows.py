@@ -107,6 +107,7 @@ def test_open_windows_are_shown_and_their_later_rows_count(spark: SparkSession, 
     assert before == (log.newest_commit(), log.newest_offsets(), log.query_id()), "its own log has not moved"
     assert hourly.table() == {(0, "a"): 1, (30, "a"): 1, (30, "b"): 1}
     hourly.add([(42, "a"), (55, "b"), (56, "c")])
+    (tmp_path / "job-state" / "queries" / "q" / "early" / "of a killed driver").mkdir(parents=True)
     hourly.run("closed")
     assert hourly.table() == {(0, "a"): 1, (30, "a"): 1, (30, "b"): 1}
     assert hourly.run("all").finished
@@ -208,6 +209,7 @@ def table(frame: DataFrame, **options: str) -> Any:
 
 
 @pytest.mark.core
+@pytest.mark.slow(6, "a plan of Spark for each refusal")
 def test_what_could_leave_a_row_behind_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
     rows = Hourly(spark, tmp_path).rows()
     distinct, hour = rows.dropDuplicatesWithinWatermark(["shop"]), F.window("at", "1 hour")
