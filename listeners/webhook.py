@@ -193,7 +193,8 @@ def _parts(notice: IncidentChange | LifecycleEvent, context: MetricsContext) -> 
     if isinstance(notice, LifecycleEvent):
         return f"{context.job or 'job'}: {notice.kind.value} {notice.new}", event_line(notice, context), {}
     one = notice.incident
-    resolved = notice.new is IncidentState.RESOLVED
+    # Some incidents are only told of once they are over: their first message is news.
+    resolved = notice.new is IncidentState.RESOLVED and notice.old is not None
     title = f"[{'resolved' if resolved else one.severity.value}] {context.job or one.operator}: {one.type}"
     facts = {
         "where": one.operator,

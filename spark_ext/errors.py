@@ -83,6 +83,11 @@ class SparkExtError(Exception):
         self.label = label
         return self
 
+    def advising(self, query: str) -> SparkExtError:
+        """The same error, with the query's name in its advice: what raised it may not know it."""
+        self.do = self.do.replace("<query>", query)
+        return self
+
     def within(self, who: str) -> SparkExtError:
         """The same error, placed in a job or query unless it names it: what raised it may know its own uid only."""
         if who in self.operator:

@@ -47,6 +47,12 @@ def test_a_program_is_copied_once_and_names_itself(name: str, tmp_path: Path) ->
     assert copy.read_text() == "mine"
 
 
+def test_what_a_program_deletes_is_said(tmp_path: Path) -> None:
+    said = " ".join(init("csv-hourly", "--folder", str(tmp_path)).split())
+    assert "it deletes out/gallery/incremental_files first" in said and f"spark-ext run {tmp_path}" in said
+    assert "deletes" not in init("first", "--folder", str(tmp_path))
+
+
 @pytest.mark.slow(9, "tests a source with the kit")
 def test_a_source_comes_with_its_kit_and_passes_it(tmp_path: Path) -> None:
     assert f"pytest {tmp_path}/test_own_source.py" in init("own-source", "--folder", str(tmp_path)).replace("\n", "")

@@ -1,4 +1,4 @@
-"""Files that arrive, and a run every night that reads the new ones.
+"""Files that arrive, and a run every hour that reads the new ones.
 
 `watch` gives the source no end, and `until="now"` gives the run one: it reads what is there and stops. The next run
 continues behind it; a file that was read is never opened again.

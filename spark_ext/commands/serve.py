@@ -86,7 +86,7 @@ def announce(server: ControlServer | GatewayServer, doing: str, as_json: bool) -
     if as_json:
         output.print_json({"url": server.url, "token": server.token}, indent=None)
         return
-    output.print_text(f"{doing} at {server.url}; Ctrl-C stops it")
+    output.print_text(f"{doing} at {server.url} (Ctrl-C stops it)")
     if server.token is not None:
         output.print_text(f"token, shown once: {server.token}")
 

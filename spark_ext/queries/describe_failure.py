@@ -104,7 +104,7 @@ def diagnosed(
     handling = Handling(row.do, row.attempts, row.outage, row.most, row.window)
     error = failure if isinstance(failure, SparkExtError) else _error(verdict, evidence, operator, committed, row.do)
     if query:
-        error.do = error.do.replace("<query>", query)  # what raised it may not know the name
+        error.advising(query)
     return Diagnosis(error, verdict, handling, evidence, committed + 1)
 
 

@@ -415,7 +415,10 @@ def watched(kind: type[ChannelSource], steps: dict[str, Advance]) -> type[Channe
             """Must have no side effects, and stay within its limits."""
             step: Advance = super().advance(channel, start, limit)
             if limit.rows is not None and step.rows is not None and step.rows > limit.rows and not step.whole:
-                raise ContractViolation(f"channel '{channel.id}' took {step.rows} rows under a limit of {limit.rows}")
+                raise ContractViolation(
+                    f"channel '{channel.id}' took {step.rows} rows under a limit of {limit.rows}; "
+                    "a step that cannot be divided, such as a page of an API, is Advance(..., whole=True)"
+                )
             steps[channel.id] = step
             return step
 

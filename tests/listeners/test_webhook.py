@@ -82,10 +82,12 @@ def test_a_chat_gets_the_end_an_event_and_no_text_without_limit(form: WebhookFor
         listener = WebhookListener(url=endpoint.url, format=form.value)
         listener.changed(over, CONTEXT)
         listener.happened(event("COMPLETED", EventKind.CHECKPOINT), CONTEXT)
+        listener.changed(change("b", new=RESOLVED, old=None), CONTEXT)
         listener.close()
-    (_, end), (_, told) = endpoint.requests
+    (_, end), (_, told), (_, first) = endpoint.requests
     assert b"[resolved] shop: late" in end and b"because" in end and len(end) < 28_000
     assert b"checkpoint COMPLETED" in told
+    assert b"[WARNING] shop: late" in first, "that it is over already is not its news"
 
 
 def test_a_secret_that_a_chat_would_not_check_is_refused() -> None:

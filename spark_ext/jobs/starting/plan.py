@@ -108,7 +108,7 @@ def examined(
 
 
 def refuse_missing_targets(specs: Iterable[QuerySpec], start: Start, job: str) -> None:
-    """Refuse queries that have committed epochs to a table or folder of which nothing is there any more.
+    """Refuse queries that have committed epochs to a table or folder that is gone.
 
     A claim would find it too, but comes only if there is something to write.
     """
