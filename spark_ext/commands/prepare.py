@@ -68,7 +68,7 @@ def init(program: ProgramArgument = None, folder: FolderOption = Path()) -> None
         file.write_text(text, encoding="utf-8")
     run = "python" if made.suffix == ".py" else "jupyter lab"
     print_text(f"{copy}: {_about(made)} Its first lines say what it needs.\nrun it: {run} {copy}")
-    if found := re.search(r'^OUT = Path\("(.+)"\)$.+^    shutil\.rmtree\(OUT', copy.read_text("utf-8"), re.M | re.S):
+    if found := re.search(r'^OUT = Path\("([^"]+)"\)$.+^    shutil\.rmtree\(OUT', copy.read_text("utf-8"), re.M | re.S):
         print_text(
             f"  with rows of its own: it deletes {found[1]} first. With yours: put your path into its function `job`, "
             f"and run spark-ext run {copy}"
