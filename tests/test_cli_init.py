@@ -50,7 +50,7 @@ def test_a_program_is_copied_once_and_names_itself(name: str, tmp_path: Path) ->
 def test_what_a_program_deletes_is_said(tmp_path: Path) -> None:
     said = " ".join(init("csv-hourly", "--folder", str(tmp_path)).split())
     assert "it deletes out/gallery/incremental_files first" in said and f"spark-ext run {tmp_path}" in said
-    assert "deletes" not in init("first", "--folder", str(tmp_path))
+    assert "it deletes" not in init("first", "--folder", str(tmp_path))
 
 
 @pytest.mark.slow(9, "tests a source with the kit")
