@@ -6,7 +6,7 @@ same key, in one transaction for each epoch, which also records the epoch: no ch
     KAFKA=localhost:9092 POSTGRES_DSN=postgresql://... python examples/gallery/kafka_to_postgres.py
 
 It needs `pip install 'spark-ext[kafka,postgres]'`, a broker with a topic `order-changes`, and a database. The topic's values
-are JSON such as `{"id": 7, "item": "tea", "price": 3.5, "version": 2}`.
+are JSON such as `{"id": 7, "item": "tea", "price": 3.5, "version": 2}`. What is not goes into a table of bad rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import shutil
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 import spark_ext as sx
 
@@ -29,13 +28,15 @@ def job(spark: SparkSession) -> sx.Job:
         .option("uid", "orders-topic")
         .option("bootstrap_servers", os.environ["KAFKA"])
         .option("topics", "order-changes")
-        .option("ending", "latest")
+        .option("value_format", "json")
+        .option("on_bad_row", "quarantine")
+        .schema("value struct<id: bigint NOT NULL, item: string, price: double, version: int>")
         .load()
     )
-    value = F.from_json(F.col("value").cast("string"), "id bigint, item string, price double, version int")
-    orders = changes.select(value.alias("order")).select("order.*")
     table = (
-        orders.writeStream.format("postgres_2pc")
+        changes.where("value IS NOT NULL")
+        .select("value.*")
+        .writeStream.format("postgres_2pc")
         .option("uid", "orders-table")
         .option("dsn", os.environ["POSTGRES_DSN"])
         .option("table", "orders")
