@@ -25,6 +25,7 @@ from rich.console import Console
 
 from spark_ext import failpoints
 from spark_ext.failpoints import FailPoint
+from spark_ext.views.status import read_status
 from tests.chaos import turns
 from tests.chaos.commands import workplace
 from tests.chaos.scenario import ROOT
@@ -185,6 +186,7 @@ INLETS: Mapping[str, tuple[str, int, Callable[[Path], AbstractContextManager[Inl
     "early": ("early", 0, _folder),
     "files": ("files", 0, _folder),
     "hybrid": ("hybrid", 2, partial(_topic, kind=Stages)),
+    "rules": ("rules", 0, _folder),
     "inferred": ("inferred", 1, lambda folder: nullcontext(Messy(folder / "in"))),
     "kafka": ("kafka", 0, _topic),
     "linked": ("linked", 0, _folder),
@@ -362,13 +364,22 @@ class Series:
         table = DeltaTable(place).to_pyarrow_table()
         if self._shape in ("early", "windows"):
             return [(one["start"], one["n"]) for one in table.to_pylist()]
-        return list(table["id"].to_pylist())
+        aside = self._folder / "state" / "bad_rows" / "table"
+        if self._shape != "rules" or not aside.exists():
+            return list(table["id"].to_pylist())
+        rows = map(json.loads, DeltaTable(aside).to_pyarrow_table()["raw"].to_pylist())
+        assert not any(one % 3 == 0 for one in table["id"].to_pylist())
+        return [*table["id"].to_pylist(), *(one["id"] for one in rows)]
 
     def _differences(self) -> list[str]:
         if self._shape in ("early", "windows"):
             wanted: Counter[Any] = Counter(minutes(self._next).items())
         else:
             wanted = Counter(range(self._next))
+            if self._shape == "rules":
+                told = read_status(str(self._folder / "state")).query("out").rule_failures
+                if told != {"third": len(range(0, self._next, 3)), "odd": len(range(0, self._next, 2))}:
+                    return [f"{told} failures of {self._next} rows"]
         found = Counter(self._output())
         return [
             f"{what}: {sum(some.values())} rows, such as {next(iter(some))}"

@@ -36,6 +36,11 @@ def inferred(spark: SparkSession, options: dict[str, Any]) -> DataFrame:
     return frame.select("id", F.to_json(F.struct(*(one for one in frame.columns if one != "at"))).alias("row"))
 
 
+def rules(spark: SparkSession, options: dict[str, Any]) -> DataFrame:
+    judged = sx.expect(files(spark, options), "third", "id % 3 <> 0", on_fail="quarantine")
+    return sx.expect(judged, "odd", "id % 2 = 1", on_fail="count")
+
+
 def native(spark: SparkSession, options: dict[str, Any]) -> DataFrame:
     return spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 2).json(options["path"])
 
@@ -63,7 +68,7 @@ def parsed(frame: DataFrame) -> DataFrame:
 
 READS: dict[str, Callable[[SparkSession, dict[str, Any]], DataFrame]] = {
     "delta": follow, "files": files, "hybrid": hybrid, "inferred": inferred, "kafka": kafka, "native": native,
-    "postgres": postgres,
+    "postgres": postgres, "rules": rules,
 }  # fmt: skip
 
 
@@ -81,7 +86,8 @@ def job(spark: SparkSession, shape: str, folder: Path, frame: DataFrame) -> sx.J
         x = made.exchange("x", partitions=2, key="id")
         made.add("first", x.write(frame))
         frame = x.read("x-in", max_rows_per_epoch=11)
-    options = {"mode": "upsert", "key": "start"} if shape == "early" else {}
+    of = {"early": {"mode": "upsert", "key": "start"}, "rules": {"on_bad_row": "quarantine"}}
+    options: dict[str, Any] = of.get(shape, {})
     writer = frame.writeStream.format("delta_2pc").options(uid="out-out", path=str(folder / "out"), **options)
     return made.add("out", writer)
 
