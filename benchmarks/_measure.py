@@ -14,10 +14,9 @@ from typing import Any, Final
 
 from benchmarks._figures import Figure
 
-NAMES: Final = tuple(
-    sorted(one.name for one in pkgutil.iter_modules([str(Path(__file__).parent)]) if not one.name.startswith("_"))
-)
-"""All modules of this folder, except for those that begin with an underscore."""
+_MODULES: Final = pkgutil.iter_modules([str(Path(__file__).parent)])
+NAMES: Final = tuple(sorted(one.name for one in _MODULES if not one.name.startswith("_") and not one.ispkg))
+"""All modules of this folder, except for those that begin with an underscore, and folders."""
 
 
 @dataclass(frozen=True)

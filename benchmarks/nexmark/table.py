@@ -1,0 +1,188 @@
+"""The tables of what was measured, and the pages that show them; no figure is typed by hand."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.nexmark.queries import QUERIES
+
+Result = dict[str, Any]
+
+PAGES: Final = (Path("docs/nexmark.md"), Path("README.md"))
+NAMES: Final = {"job": "spark-ext", "plain": "plain Spark", "flink": "Flink"}
+_OLD_RATE: Final = 1.25  # an epoch is as fast as before if it takes at most this many times the undisturbed median
+_MARK: Final = "<!-- nexmark {name}: {end} -->"
+
+
+def write_pages(results: Sequence[Result], pages: Iterable[Path] = PAGES) -> None:
+    """Replace what stands between the marks `nexmark NAME` of the pages; a page without a mark stays as it is."""
+    parts = {"summary": summary(results), "table": table(results), "kills": kills(results), "queries": texts()}
+    for page in pages:
+        text = page.read_text()
+        for name, part in parts.items():
+            begin, end = (_MARK.format(name=name, end=end) for end in ("begin", "end"))
+            whole = f"{begin}\n\n{part}\n\n{end}".replace("\\", r"\\")
+            text = re.sub(f"(?s){re.escape(begin)}.*?{re.escape(end)}", whole, text)
+        page.write_text(text)
+
+
+def table(results: Sequence[Result]) -> str:
+    """A table per size of what was measured undisturbed."""
+    parts = []
+    for events, hot in sorted({(one["events"], one["hot"]) for one in results if one["kills"] is None}, reverse=True):
+        some = [one for one in results if (one["events"], one["hot"], one["kills"]) == (events, hot, None)]
+        title = f"**{events:,} events{', nine of ten bids by one bidder for one auction' if hot else ''}**"
+        head = [
+            "query", "side", "events/s", "core seconds", "memory, MB", "start, s", "last event to complete, s",
+            "rows", "lost", "doubled", "wrong",
+        ]  # fmt: skip
+        rows = [
+            [
+                one["query"], NAMES[one["side"]], f"{rate(one):,.0f}" if one["complete"] else "-",
+                f"{one['core_seconds']:,.0f}", f"{one['memory'] / 1e6:,.0f}", _seconds(one["first"]),
+                _seconds(_lag(one)),
+                *(f"{one[key]:,}" for key in ("rows", "lost", "doubled", "wrong")),
+            ]
+            for one in _ordered(some)
+        ]  # fmt: skip
+        parts.append(f"{title}\n\n{_markdown(head, rows)}")
+    return "\n\n".join(parts)
+
+
+def kills(results: Sequence[Result]) -> str:
+    """What kills have cost, beside the same run without them."""
+    base = {_key(one): one for one in results if one["kills"] == 0}
+    head = [
+        "query", "side", "kills", "replaced, s", "first epoch, s", "first rows, s", "old rate, s", "read again",
+        "events/s", "undisturbed", "lost", "doubled", "wrong",
+    ]  # fmt: skip
+    rows = []
+    for one in _ordered(one for one in results if one["kills"]):
+        before = base.get(_key(one))
+        if not one["ended"]:
+            rows.append(
+                [one["query"], NAMES[one["side"]], str(len(one["killed"])), "does not end", *[""] * 6, *_rows(one)]
+            )
+            continue
+        found = [recovery(one, kill, before["epoch"] if before else None) for kill in one["killed"]]
+        rows.append(
+            [
+                one["query"], NAMES[one["side"]], str(len(found)),
+                *(_median(kill[name] for kill in found) for name in ("replaced", "epoch", "rows", "rate")),
+                f"{sum(kill['again'] for kill in found):,}", f"{one['events'] / one['seconds']:,.0f}",
+                f"{before['events'] / before['seconds']:,.0f}" if before else "-", *_rows(one),
+            ]
+        )  # fmt: skip
+    return _markdown(head, rows) if rows else "Not measured yet."
+
+
+def recovery(result: Result, kill: Result, usual: float | None) -> Result:
+    """What one kill has cost: seconds to each of its marks, and events that were read again at most."""
+    later = [at for at, _ in result["epochs"] if at > kill["at"]]
+    rate = None
+    for before, after in pairwise(later):
+        if usual is not None and after - before <= _OLD_RATE * usual:
+            rate = after - kill["at"]
+            break
+    return {
+        "target": kill["target"], "replaced": kill["replaced"], "rate": rate,
+        "epoch": later[0] - kill["at"] if later else None,
+        "rows": next((at - kill["at"] for at in result["outputs"] if at > kill["at"]), None),
+        "again": (kill["planned"] - kill["read"]) * result["events"] // result["files"],
+    }  # fmt: skip
+
+
+def rate(result: Result) -> float:
+    """Events per second from the first plan to the complete result: without the start of the processes."""
+    return result["events"] / (result["complete"] - result["first"])
+
+
+def summary(results: Sequence[Result]) -> str:
+    """A line per side, over the queries that all sides have run; and who is ahead where."""
+    plain = [one for one in results if one["kills"] is None and not one["hot"]]
+    if not plain:
+        return "Not measured yet."
+    events = max(one["events"] for one in plain)
+    by_side = {
+        side: {one["query"]: one for one in plain if one["side"] == side and one["events"] == events} for side in NAMES
+    }
+    sides = {side: found for side, found in by_side.items() if found}
+    common = [name for name in QUERIES if all(name in found for found in sides.values())]
+    killed = [one for one in results if one["kills"]]
+    head = [
+        "side", f"events/s, geometric mean of {len(common)} queries", "core seconds", "queries with all rows",
+        "rows lost", "under kills: runs", "ended", "rows lost, doubled or wrong",
+    ]  # fmt: skip
+    rows = []
+    for side, found in sides.items():
+        mine = [one for one in killed if one["side"] == side]
+        speeds = [rate(found[name]) for name in common if found[name]["complete"]]
+        rows.append(
+            [
+                NAMES[side], f"{statistics.geometric_mean(speeds):,.0f}" if speeds else "-",
+                f"{sum(found[name]['core_seconds'] for name in common):,.0f}",
+                f"{sum(_exact(found[name]) for name in common)} of {len(common)}",
+                f"{sum(found[name]['lost'] for name in common):,}", str(len(mine)),
+                str(sum(one["ended"] for one in mine)),
+                f"{sum(one[key] for one in mine for key in ('lost', 'doubled', 'wrong')):,}",
+            ]
+        )  # fmt: skip
+    lines = [
+        f"{events:,} events, {max(one['environment']['cores'] for one in plain)} cores.",
+        "",
+        _markdown(head, rows),
+    ]
+    ahead = [
+        name for name in common if any(rate(found[name]) > rate(sides["job"][name]) for found in sides.values())
+    ] if "job" in sides else []  # fmt: skip
+    return "\n".join([*lines, "", f"Another side is faster than spark-ext in: {', '.join(ahead) or 'none'}."])
+
+
+def texts() -> str:
+    """Each query's texts."""
+    parts = []
+    for query in QUERIES.values():
+        note = f" Restated: {query.restated}." if query.restated else ""
+        original = "" if query.spark == query.judge else f"\n\nDuckDB:\n\n```sql\n{query.judge}\n```"
+        about = f"{query.about[0].upper()}{query.about[1:]}.{note}"
+        parts.append(f"### {query.name}\n\n{about}\n\n```sql\n{query.spark}\n```{original}")
+    return "\n\n".join(parts)
+
+
+def _exact(one: Result) -> bool:
+    return one["ended"] and not any(one[key] for key in ("lost", "doubled", "wrong"))
+
+
+def _lag(one: Result) -> float | None:
+    return None if one["read"] is None else one["complete"] - one["read"]
+
+
+def _rows(one: Result) -> list[str]:
+    return [f"{one[key]:,}" for key in ("lost", "doubled", "wrong")]
+
+
+def _key(one: Result) -> tuple[Any, ...]:
+    return one["side"], one["query"], one["events"], one["hot"]
+
+
+def _ordered(results: Iterable[Result]) -> list[Result]:
+    names, sides = list(QUERIES), list(NAMES)
+    return sorted(results, key=lambda one: (-one["events"], names.index(one["query"]), sides.index(one["side"])))
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _median(values: Iterable[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{statistics.median(known):.1f}" if known else "-"
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))

@@ -1,0 +1,167 @@
+"""Nexmark's events, its judge, and what is made of its results; the runs themselves are those of `make nexmark`."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.nexmark import events, table
+from benchmarks.nexmark.__main__ import Results, cases
+from benchmarks.nexmark.judge import Difference, answer_of, difference, judge
+from benchmarks.nexmark.measure import Case
+from benchmarks.nexmark.queries import QUERIES
+
+ALL = events.arriving(0, 20_000)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return events.write(tmp_path_factory.mktemp("events"), 20_000, 2)
+
+
+def milliseconds(rows: pa.Table, column: str = "dateTime") -> np.ndarray:
+    return rows[column].cast(pa.int64()).to_numpy() // 1000 - events.BEGIN.astype(np.int64) // 1000
+
+
+@pytest.mark.parametrize("stream", list(events.STREAMS))
+@pytest.mark.parametrize("hot", [False, True])
+def test_any_part_of_the_events_has_the_rows_that_the_whole_has(stream: str, hot: bool) -> None:
+    make = events.STREAMS[stream]
+    parts = [make(events.arriving(at, at + 2_500), hot) for at in range(0, 20_000, 2_500)]
+    assert pa.concat_tables(parts).equals(make(ALL, hot))
+
+
+def test_each_event_is_in_one_stream_and_at_most_a_second_late() -> None:
+    made = {stream: make(ALL, False) for stream, make in events.STREAMS.items()}
+    assert {stream: rows.num_rows for stream, rows in made.items()} == {"person": 400, "auction": 1_200, "bid": 18_400}
+    assert sorted(number for rows in made.values() for number in rows["event"].to_pylist()) == list(range(20_000))
+    for rows in made.values():
+        times = milliseconds(rows)
+        assert (times == rows["event"].to_numpy() // 10).all()
+        late = np.maximum.accumulate(times) - times
+        assert 500 < late.max() < 1_000
+
+
+def test_ids_are_dense_and_what_names_them_is_near_in_time() -> None:
+    people, auctions, bids = (make(ALL, False) for make in events.STREAMS.values())
+    assert sorted(people["id"].to_pylist()) == list(range(1_000, 1_400))
+    assert sorted(auctions["id"].to_pylist()) == list(range(1_000, 2_200))
+    open_ms = milliseconds(auctions, "expires") - milliseconds(auctions)
+    assert open_ms.min() > 0 and 200 < open_ms.max() < 1_000
+    newest = 1_000 + bids["event"].to_numpy() // 50 * 3 + 2
+    ahead = bids["auction"].to_numpy() - newest
+    assert ahead.min() >= -200 and 0 < ahead.max() <= 10
+    assert set(auctions["category"].to_pylist()) == {10, 11, 12, 13, 14}
+    hot = Counter(events.bids(ALL, True)["auction"].to_pylist())
+    assert 0.85 < hot[1_000] / bids.num_rows < 0.95
+
+
+def test_files_are_written_once_in_the_order_in_which_spark_reads_them(written: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in written.rglob("*.parquet")}
+    assert events.write(written.parent, 20_000, 2) == written
+    assert before == {path: path.stat().st_mtime_ns for path in written.rglob("*.parquet")}
+    first, second = sorted((written / "bid").iterdir())
+    assert first.stat().st_mtime < second.stat().st_mtime
+    assert pq.read_table(second).equals(events.bids(events.arriving(10_000, 20_000)).cast(pq.read_schema(second)))
+    with pytest.raises(ValueError, match="a multiple of 20,000"):
+        events.write(written.parent, 30_000, 2)
+
+
+@pytest.fixture(scope="module")
+def db() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect()
+
+
+def test_rows_are_compared_as_multisets(db: duckdb.DuckDBPyConnection) -> None:
+    answer = pa.table({"a": [1, 1, 2, None], "b": [0.5, 0.5, float("nan"), 1.0]})
+    assert difference(db, answer, answer.take([3, 2, 1, 0])) == Difference(4, 0, 0, 0)
+    found = pa.table({"b": [0.5, 1.0, 1.0, 7.0], "a": [1, None, None, 2]})
+    assert difference(db, answer, found) == Difference(4, lost=2, doubled=1, wrong=1)
+    assert not difference(db, answer, found).none
+    with pytest.raises(ValueError, match="the table has the columns"):
+        difference(db, answer, answer.rename_columns(["a", "c"]))
+    with pytest.raises(ValueError, match="the table has the columns"):
+        difference(db, answer, answer.set_column(0, "a", answer["a"].cast(pa.string())))
+
+
+def test_a_table_that_was_never_created_has_lost_all_rows(written: Path, tmp_path: Path) -> None:
+    assert judge(QUERIES["q2"], written, tmp_path / "none") == Difference(70, lost=70, doubled=0, wrong=0)
+
+
+def test_the_answer_is_that_of_a_slow_program(written: Path, db: duckdb.DuckDBPyConnection) -> None:
+    bids = pq.read_table(written / "bid").to_pylist()
+    tops = Counter[tuple[int, int]]()
+    for bid in bids:
+        seconds = (bid["event"] // 10_000) // 2 * 2
+        tops.update((start, bid["auction"]) for start in range(seconds - 8, seconds + 1, 2))
+    most: dict[int, int] = {}
+    for (start, _), num in tops.items():
+        most[start] = max(num, most.get(start, 0))
+    begin = events.BEGIN.astype("datetime64[s]").astype(int)
+    found = answer_of(db, QUERIES["q5"], written).to_pylist()
+    assert {(one["starttime"].timestamp() - begin, one["auction"], one["num"]) for one in found} == {
+        (*key, num) for key, num in tops.items() if num == most[key[0]]
+    }
+    (top,) = answer_of(db, QUERIES["q7"], written).to_pylist()
+    assert top["price"] == max(bid["price"] for bid in bids)
+    sessions = answer_of(db, QUERIES["q11"], written).to_pylist()
+    assert sum(one["bid_count"] for one in sessions) == len(bids), "all events are within two seconds"
+    assert len(sessions) == len({bid["bidder"] for bid in bids})
+
+
+@pytest.mark.parametrize("name", list(QUERIES))
+def test_each_query_has_an_answer_without_ambiguous_rows(
+    name: str, written: Path, db: duckdb.DuckDBPyConnection
+) -> None:
+    answer = answer_of(db, QUERIES[name], written)
+    assert answer.num_rows > 0
+    assert difference(db, answer, answer_of(db, QUERIES[name], written)).none
+
+
+def result(**given: Any) -> dict[str, Any]:
+    return {
+        "side": "job", "query": "q0", "events": 2_000, "kills": None, "hot": False, "files": 20, "ended": True,
+        "seconds": 12.0, "core_seconds": 20.0, "memory": 10**9, "first": 2.0, "read": 10.0, "complete": 11.0,
+        "epoch": 1.0, "epochs": [], "outputs": [], "killed": [], "rows": 5, "lost": 0, "doubled": 0, "wrong": 0,
+        "environment": {"cores": 2}, **given,
+    }  # fmt: skip
+
+
+def test_a_case_is_measured_once_and_sides_alternate(tmp_path: Path) -> None:
+    some = list(cases(["table", "kills", "hot"], ["q0", "q5"], ["job", "plain"], 200_000))
+    assert [one.side for one in some] == ["job", "plain"] * 7
+    assert [(one.query, one.kills, one.hot) for one in some[::2]] == [
+        ("q0", None, False), ("q5", None, False), ("q0", 0, False), ("q0", 9, False), ("q5", 0, False),
+        ("q5", 9, False), ("q5", None, True),
+    ]  # fmt: skip
+    results = Results(tmp_path / "out" / "results.jsonl")
+    results.add(result(kills=9))
+    again = Results(tmp_path / "out" / "results.jsonl")
+    assert again.all() == [result(kills=9)]
+    assert again.of(Case("job", "q0", 2_000, 9)) and not again.of(Case("job", "q0", 2_000))
+
+
+def test_what_a_kill_has_cost() -> None:
+    kill = {"target": "worker", "at": 5.0, "replaced": 0.5, "read": 4, "planned": 5}
+    one = result(epochs=[[4.0, 4], [8.0, 5], [10.0, 6], [11.2, 7]], outputs=[4.0, 10.1], killed=[kill])
+    assert table.recovery(one, kill, 1.0) == {
+        "target": "worker", "replaced": 0.5, "epoch": 3.0, "rows": pytest.approx(5.1), "rate": pytest.approx(6.2),
+        "again": 100,
+    }  # fmt: skip
+
+
+def test_pages_show_what_was_measured_and_who_is_faster(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    marks = [f"<!-- nexmark {name}: begin -->\nold\n<!-- nexmark {name}: end -->" for name in ("summary", "kills")]
+    page.write_text("before\n" + "\n".join(marks) + "\nafter\n")
+    killed = result(side="plain", kills=9, ended=False, lost=3)
+    table.write_pages([result(), result(side="plain", complete=5.0, lost=2), killed], [page])
+    text = page.read_text()
+    assert "\nold\n" not in text and text.startswith("before\n") and text.endswith("after\n")
+    assert "| spark-ext | 222 | 20 | 1 of 1 | 0 |" in text and "| plain Spark | 667 | 20 | 0 of 1 | 2 |" in text
+    assert "faster than spark-ext in: q0." in text and "does not end" in text
