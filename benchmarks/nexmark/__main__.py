@@ -37,7 +37,7 @@ def main(
             base = results.of(Case(case.side, case.query, case.events, 0)) if case.kills else None
             try:
                 results.add(run(case, out, base["seconds"] if base else None))
-            except RuntimeError as problem:  # the others are measured all the same
+            except (RuntimeError, ValueError) as problem:  # the others are measured all the same
                 print(problem)
                 continue
         print(_line(results.of(case)))

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.nexmark.queries import QUERIES, Query
 
-CONF = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "3g", "spark.executor.memory": "3g"}
+CONF = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "3g", "spark.executor.memory": "2g"}
 
 
 def job(query: Query, events: Path, out: Path, master: str) -> None:

@@ -19,6 +19,7 @@ import psutil
 from benchmarks._figures import environment
 from benchmarks.nexmark import events
 from benchmarks.nexmark.driver import checkpoint_of
+from benchmarks.nexmark.events import FILES
 from benchmarks.nexmark.judge import judge
 from benchmarks.nexmark.queries import QUERIES
 from spark_ext.spark.logs.spark_log import SparkLog
@@ -41,7 +42,7 @@ class Case:
     events: int
     kills: int | None = None  # None: in one process; 0: with an executor of its own, undisturbed
     hot: bool = False
-    files: int = events.FILES
+    files: int = FILES
 
     @property
     def master(self) -> str:
@@ -128,7 +129,7 @@ def _watched(case: Case, source: Path, out: Path, watch: _Watch, limit: float) -
             if kills and kills[-1].replaced is None and any(_takes_over(one, kills[-1], gone) for one in members):
                 kills[-1].replaced = time.time()
             if code is not None:
-                if not case.kills:
+                if not kills:
                     raise RuntimeError(f"{case} has failed:\n{tree.text()[-4000:]}")
                 tree, starts = _again(tree, case, source, out), starts + 1
             elif case.kills and (kill := _due(case, out, kills, members)):
@@ -187,13 +188,13 @@ def _times(case: Case, out: Path, begin: float) -> dict[str, Any]:
     checkpoint = checkpoint_of(case.side, out)
     log = SparkLog(str(checkpoint))
     epochs = [((log.committed_at(epoch) or 0) - begin, _files(log, epoch)) for epoch in log.commits()]
-    first = checkpoint / "offsets" / "0"
+    planned = checkpoint / "offsets" / "0"
     read = [at for at, files in epochs if files == case.files]
     outputs = [at - begin for at in _outputs(out / "table")]
     complete = max([*outputs[-1:], *read[:1]], default=None)
     steps = [after[0] - before[0] for before, after in pairwise(epochs) if after[1] > before[1]]
     return {
-        "first": first.stat().st_mtime - begin if first.exists() else None,
+        "first": planned.stat().st_mtime - begin if planned.exists() else None,
         "read": read[0] if read else None,  # when the last events were committed
         "complete": complete,  # when the last row, or the last event if that is later, was
         "epoch": statistics.median(steps) if steps else None,

@@ -48,6 +48,10 @@ def _summed(prefix: str, of: str) -> str:
 _BIDS_SUMMED: Final = ", ".join(
     f"sum({part}_bids) FILTER (WHERE of = 'bidder') AS {part}_bids" for part in ("total", "rank1", "rank2", "rank3")
 )
+_BIDS: Final = _counts("bids", "count(*)")
+_EACH_ONCE: Final = (
+    f"{_BIDS},\n  {_counts('bidders', 'count(DISTINCT bidder)')},\n  {_counts('auctions', 'count(DISTINCT auction)')}"
+)
 _PRICES: Final = "min(price) AS min_price, max(price) AS max_price, avg(price) AS avg_price, sum(price) AS sum_price"
 _WINNERS: Final = "A.id = B.auction AND B.dateTime BETWEEN A.dateTime AND A.expires"
 _EXPANDED: Final = (
@@ -156,16 +160,15 @@ _ALL: Final = (
         "  GROUP BY window(dateTime, '1 day'), channel, of, id)\n"
         "GROUP BY window, channel",
         "SELECT channel, strftime(dateTime, '%Y-%m-%d') AS day, max(strftime(dateTime, '%H:%M')) AS minute,\n"
-        f"  {_counts('bids', 'count(*)')},\n  {_counts('bidders', 'count(DISTINCT bidder)')},\n"
-        f"  {_counts('auctions', 'count(DISTINCT auction)')}\n"
+        f"  {_EACH_ONCE}\n"
         "FROM bid GROUP BY channel, strftime(dateTime, '%Y-%m-%d')",
         restated="what is counted once is grouped first, as Spark's streams know no DISTINCT"),
     Query("q17", "bids and prices by auction and day", ("bid",),
         "SELECT auction, date_format(window.start, 'yyyy-MM-dd') AS day,\n"
-        f"  {_counts('bids', 'count(*)')},\n  {_PRICES}\n"
+        f"  {_BIDS},\n  {_PRICES}\n"
         "FROM bid GROUP BY window(dateTime, '1 day'), auction",
         "SELECT auction, strftime(dateTime, '%Y-%m-%d') AS day,\n"
-        f"  {_counts('bids', 'count(*)')},\n  {_PRICES}\n"
+        f"  {_BIDS},\n  {_PRICES}\n"
         "FROM bid GROUP BY auction, strftime(dateTime, '%Y-%m-%d')",
         complete=True),
     Query("q18", "the last bid of each bidder for each auction", ("bid",),

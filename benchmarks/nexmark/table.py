@@ -14,7 +14,7 @@ from benchmarks.nexmark.queries import QUERIES
 Result = dict[str, Any]
 
 PAGES: Final = (Path("docs/nexmark.md"), Path("README.md"))
-NAMES: Final = {"job": "spark-ext", "plain": "plain Spark", "flink": "Flink"}
+NAMES: Final = {"job": "spark-ext", "plain": "plain Spark"}
 _OLD_RATE: Final = 1.25  # an epoch is as fast as before if it takes at most this many times the undisturbed median
 _MARK: Final = "<!-- nexmark {name}: {end} -->"
 
