@@ -24,6 +24,7 @@ def main(
     sides: Annotated[str, typer.Option(help=f"Some of: {', '.join(SIDES)}.")] = ",".join(SIDES),
     queries: Annotated[str, typer.Option(help="Some of them, such as q0,q7.")] = ",".join(QUERIES),
     events: Annotated[int | None, typer.Option(help="Of the parts named, instead of their own sizes.")] = None,
+    kills: Annotated[int, typer.Option(min=1, help="Of a run with kills, after equal parts of its input.")] = KILLS,
     out: Annotated[Path, typer.Option(help="Where events, results and tables to be judged are kept.")] = Path(
         "out/nexmark"
     ),
@@ -32,7 +33,7 @@ def main(
     """Measure what has no line in results.jsonl yet."""
     chosen = _known(parts, PARTS), _known(queries, QUERIES), _known(sides, SIDES)
     results = Results(out / "results.jsonl")
-    for case in cases(*chosen, events):
+    for case in cases(*chosen, events, kills):
         if results.of(case) is None:
             base = results.of(Case(case.side, case.query, case.events, 0)) if case.kills else None
             try:
@@ -45,7 +46,9 @@ def main(
         table.write_pages(results.all())
 
 
-def cases(parts: list[str], queries: list[str], sides: list[str], events: int | None = None) -> Iterator[Case]:
+def cases(
+    parts: list[str], queries: list[str], sides: list[str], events: int | None = None, kills: int = KILLS
+) -> Iterator[Case]:
     """All runs in their order: the sides alternate, so that other load on the machine affects all of them."""
     for part in parts:
         size = events or PARTS[part]
@@ -53,8 +56,8 @@ def cases(parts: list[str], queries: list[str], sides: list[str], events: int | 
             if part == "table" or (part == "hot" and name in HOT):
                 yield from (Case(side, name, size, hot=part == "hot") for side in sides)
             elif part == "kills":
-                for kills in (0, KILLS):
-                    yield from (Case(side, name, size, kills) for side in sides)
+                for number in (0, kills):
+                    yield from (Case(side, name, size, number) for side in sides)
 
 
 class Results:

@@ -150,13 +150,13 @@ def _due(case: Case, out: Path, kills: list[Kill], members: list[Member]) -> Kil
     if case.kills is None or len(kills) == case.kills:
         return None
     log = SparkLog(str(checkpoint_of(case.side, out)))
-    read = _files(log, log.newest_commit())
+    read = files_read(log, log.newest_commit())
     if read * (case.kills + 1) < (len(kills) + 1) * case.files:
         return None
     target = "driver" if len(kills) % 2 else "worker"
     if target == "worker" and not any(member.is_executor for member in members):
         return None
-    return Kill(target, time.time(), read, _files(log, log.newest_offsets()))
+    return Kill(target, time.time(), read, files_read(log, log.newest_offsets()))
 
 
 def _takes_over(member: Member, kill: Kill, gone: set[int]) -> bool:
@@ -174,7 +174,7 @@ def _start(case: Case, source: Path, out: Path) -> Tree:
     return Tree(list(map(str, command)), out / "driver.log", env)
 
 
-def _files(log: SparkLog, epoch: int | None) -> int:
+def files_read(log: SparkLog, epoch: int | None) -> int:
     """How many files of each stream the epochs up to this one have read."""
     logged = None if epoch is None else log.offsets(epoch)
     if logged is None:
@@ -187,7 +187,7 @@ def _times(case: Case, out: Path, begin: float) -> dict[str, Any]:
     """Seconds since the start: of the first plan, of each epoch with the files read by then, and of each new row."""
     checkpoint = checkpoint_of(case.side, out)
     log = SparkLog(str(checkpoint))
-    epochs = [((log.committed_at(epoch) or 0) - begin, _files(log, epoch)) for epoch in log.commits()]
+    epochs = [((log.committed_at(epoch) or 0) - begin, files_read(log, epoch)) for epoch in log.commits()]
     planned = checkpoint / "offsets" / "0"
     read = [at for at, files in epochs if files == case.files]
     outputs = [at - begin for at in _outputs(out / "table")]

@@ -51,7 +51,7 @@ def table(results: Sequence[Result]) -> str:
             for one in _ordered(some)
         ]  # fmt: skip
         parts.append(f"{title}\n\n{_markdown(head, rows)}")
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) or "Not measured yet."
 
 
 def kills(results: Sequence[Result]) -> str:
@@ -132,15 +132,23 @@ def summary(results: Sequence[Result]) -> str:
                 f"{sum(one[key] for one in mine for key in ('lost', 'doubled', 'wrong')):,}",
             ]
         )  # fmt: skip
+    loads = [one["environment"]["load"][0] for one in results]
+    cores = max(one["environment"]["cores"] for one in plain)
     lines = [
-        f"{events:,} events, {max(one['environment']['cores'] for one in plain)} cores.",
-        "",
-        _markdown(head, rows),
-    ]
-    ahead = [
-        name for name in common if any(rate(found[name]) > rate(sides["job"][name]) for found in sides.values())
-    ] if "job" in sides else []  # fmt: skip
-    return "\n".join([*lines, "", f"Another side is faster than spark-ext in: {', '.join(ahead) or 'none'}."])
+        f"{events:,} events, {cores} cores, with a load of {min(loads):g} to {max(loads):g} at the ends of the runs.",
+        "", _markdown(head, rows), "",
+    ]  # fmt: skip
+    if "job" in sides:
+        mine = sides.pop("job")
+        faster = [name for name in common if any(rate(found[name]) > rate(mine[name]) for found in sides.values())]
+        cheaper = [
+            name
+            for name in common
+            if any(found[name]["core_seconds"] < mine[name]["core_seconds"] for found in sides.values())
+        ]
+        lines.append(f"Another side is faster than spark-ext in: {', '.join(faster) or 'none'}.")
+        lines.append(f"Another side takes fewer core seconds in: {', '.join(cheaper) or 'none'}.")
+    return "\n".join(lines)
 
 
 def texts() -> str:
