@@ -139,12 +139,12 @@ def summary(results: Sequence[Result]) -> str:
         "", _markdown(head, rows), "",
     ]  # fmt: skip
     if "job" in sides:
-        mine = sides.pop("job")
-        faster = [name for name in common if any(rate(found[name]) > rate(mine[name]) for found in sides.values())]
+        ours = sides.pop("job")
+        faster = [name for name in common if any(rate(found[name]) > rate(ours[name]) for found in sides.values())]
         cheaper = [
             name
             for name in common
-            if any(found[name]["core_seconds"] < mine[name]["core_seconds"] for found in sides.values())
+            if any(found[name]["core_seconds"] < ours[name]["core_seconds"] for found in sides.values())
         ]
         lines.append(f"Another side is faster than spark-ext in: {', '.join(faster) or 'none'}.")
         lines.append(f"Another side takes fewer core seconds in: {', '.join(cheaper) or 'none'}.")
