@@ -59,14 +59,22 @@ def kills(results: Sequence[Result]) -> str:
     base = {_key(one): one for one in results if one["kills"] == 0}
     head = [
         "query", "side", "kills", "replaced, s", "first epoch, s", "first rows, s", "old rate, s", "read again",
-        "events/s", "undisturbed", "lost", "doubled", "wrong",
+        "events/s", "undisturbed", "lost", "doubled", "wrong", "load",
     ]  # fmt: skip
     rows = []
     for one in _ordered(one for one in results if one["kills"]):
         before = base.get(_key(one))
         if not one["ended"]:
             rows.append(
-                [one["query"], NAMES[one["side"]], str(len(one["killed"])), "does not end", *[""] * 6, *_rows(one)]
+                [
+                    one["query"],
+                    NAMES[one["side"]],
+                    str(len(one["killed"])),
+                    "does not end",
+                    *[""] * 6,
+                    *_rows(one),
+                    _load(one),
+                ]
             )
             continue
         found = [recovery(one, kill, before["epoch"] if before else None) for kill in one["killed"]]
@@ -75,7 +83,7 @@ def kills(results: Sequence[Result]) -> str:
                 one["query"], NAMES[one["side"]], str(len(found)),
                 *(_median(kill[name] for kill in found) for name in ("replaced", "epoch", "rows", "rate")),
                 f"{sum(kill['again'] for kill in found):,}", f"{one['events'] / one['seconds']:,.0f}",
-                f"{before['events'] / before['seconds']:,.0f}" if before else "-", *_rows(one),
+                f"{before['events'] / before['seconds']:,.0f}" if before else "-", *_rows(one), _load(one),
             ]
         )  # fmt: skip
     return _markdown(head, rows) if rows else "Not measured yet."
@@ -172,6 +180,10 @@ def _lag(one: Result) -> float | None:
 
 def _rows(one: Result) -> list[str]:
     return [f"{one[key]:,}" for key in ("lost", "doubled", "wrong")]
+
+
+def _load(one: Result) -> str:
+    return f"{one['environment']['load'][0]:g}"
 
 
 def _key(one: Result) -> tuple[Any, ...]:
