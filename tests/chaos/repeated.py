@@ -378,8 +378,8 @@ class Series:
             wanted = Counter(range(self._next))
             if self._shape == "rules":
                 told = read_status(str(self._folder / "state")).query("out").rule_failures
-                if told != {"third": len(range(0, self._next, 3)), "odd": len(range(0, self._next, 2))}:
-                    return [f"{told} failures of {self._next} rows"]
+                if told["third"] > len(range(0, self._next, 3)) or told["odd"] > len(range(0, self._next, 2)):
+                    return [f"{told} failures of {self._next} rows"]  # what was told last before a kill may be missing
         found = Counter(self._output())
         return [
             f"{what}: {sum(some.values())} rows, such as {next(iter(some))}"
