@@ -328,8 +328,6 @@ def checked_job(
         do = "use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128"
         raise _refused(f"'{job}' cannot be a job's name", operator, do)
     settings = JobSettings.of(job, given)
-    # A job that is only reset needs no session.
-    refuse_unread(spark.conf.getAll if spark else (), os.environ, operator)
     checked_options(settings.exchange_kind, as_text(settings.exchange_options), f"{operator}, setting 'exchange_kind'")
     own = backend_of(spark).own_workers
     if not own and (settings.on_stall == "fail" or settings.stall_after is not None):
@@ -340,6 +338,8 @@ def checked_job(
             operator,
             "leave it out; or use a classic session",
         )
+    # A job that is only reset needs no session.
+    refuse_unread(spark.conf.getAll if spark else (), os.environ, operator)
     # Refused here rather than by the start, which reads both again.
     registry = JobIncidents.load(settings.incidents, load(settings.failures)).registry
     check_measuring(job, settings)
