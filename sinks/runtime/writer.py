@@ -290,7 +290,8 @@ class EpochWriter(ArrowWriter):
                     f"{what}{example}",
                     operator=f"sink '{self._uid}', epoch {epoch}",
                     kept=NOTHING_VISIBLE,
-                    do="correct the rows in the query or the rule, or raise max_share, and start again: the epoch is judged again",
+                    do="correct the rows in the query or the rule, or raise max_share, and start again: the epoch is "
+                    "judged again",
                 )
 
     def _count(self, epoch: Epoch, failures: Failures, outcome: CommitOutcome) -> None:

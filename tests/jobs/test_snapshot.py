@@ -143,7 +143,16 @@ def test_json_of_a_result() -> None:
     daily, hourly = plain["queries"]
     assert daily == {
         **{"uid": "daily", "state": "FINISHED", "finished": True, "finished_before": False, "reason": "drained"},
-        **{"epochs": 5, "last_epoch": 4, "rows": 1000, "bad_rows": 0, "late_rows": 0, "state_rows": 2, "lag_rows": 0},
+        **{
+            "epochs": 5,
+            "last_epoch": 4,
+            "rows": 1000,
+            "bad_rows": 0,
+            "late_rows": 0,
+            "early_rows": None,
+            "state_rows": 2,
+            "lag_rows": 0,
+        },
         **{"parts_ms": None, "lag_at": None, "latencies": [], "rule_failures": {}},
         "sources": [{"uid": "files", "finished": True, "channels_finished": 2, "channels_running": 1, "lag_rows": 0}],
     }
