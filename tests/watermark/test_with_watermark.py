@@ -220,12 +220,11 @@ def test_a_column_that_is_no_event_time_is_refused(streams: Streams, column: str
     ("shape", "says"),
     [
         (lambda of: of.read("a").selectExpr("*", "ts"), "2 columns are named 'ts'"),
-        (lambda of: of.batch("a"), "not streaming"),
         (lambda of: of.read("a").union(of.read("a")), "'a' occurs 2 times"),
         (lambda of: of.read("a").withWatermark("ts", "1 hour").where("n > 1"), "a watermark below this one already"),
         (lambda of: with_watermark(of.read("a"), "ts", "1 hour").where("n > 1"), "a watermark below this one"),
     ],
-    ids=["a column twice", "a batch frame", "a uid twice", "a second watermark", "a second one of this kind"],
+    ids=["a column twice", "a uid twice", "a second watermark", "a second one of this kind"],
 )
 def test_what_has_no_watermark_is_refused(streams: Streams, shape: Callable[[Streams], DataFrame], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
