@@ -3,7 +3,7 @@
 The rows are read by the reader of a task, in this process, in pairs whose sides take turns to be first; the figure
 is the median of the ratios of the pairs' CPU times, which other load on the machine changes least. What a file costs in
 which one line in ten thousand is bad is measured beside it, and what it costs to plan and read files whose columns were
-inferred before, or of which bad ones are put aside. Likewise for tasks of sinks: `delta_2pc` looks for nulls,
+inferred before, or bad files put aside. Likewise for tasks of sinks: `delta_2pc` looks for nulls,
 `files_2pc` and `http_2pc` for times and texts that JSON does not have, `kafka_2pc` at what it checks anyway; none of
 these tasks reaches a server. A task of `postgres_2pc` copies into a staging table of a private server, if bad rows are
 collected each part behind a savepoint: its rates are by the clock, as the server works too.

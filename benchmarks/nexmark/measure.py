@@ -28,7 +28,7 @@ from spark_ext.spark.session.sessions import defaults
 from tests.support.processes import Member, Tree
 
 LIMIT: Final = 3600.0  # seconds of an undisturbed run
-PATIENCE: Final = 10  # a run with kills may take so many times an undisturbed one's time
+PATIENCE: Final = 10  # a run with kills may take this many times as long as an undisturbed one
 KILLS: Final = 9  # after each tenth of the input
 _LOOK: Final = 0.1  # seconds between two looks at the processes; memory is looked at in one of ten
 _MASTER: Final = "local[2]"
@@ -70,7 +70,7 @@ class _Watch:
 
 
 def _pss(pid: int) -> int:
-    """Bytes of memory, of which those that processes share are divided among them."""
+    """Bytes of memory; what processes share is divided among them."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024

@@ -183,7 +183,7 @@ _ALL: Final = (
         "AND B.dateTime BETWEEN A.dateTime - INTERVAL 1 SECOND AND A.dateTime + INTERVAL 1 SECOND\n"
         "WHERE A.category = 10",
         f"SELECT {_EXPANDED}\nFROM bid B JOIN auction A ON B.auction = A.id\nWHERE A.category = 10",
-        restated="a bound of time, so that the state does not grow for ever"),
+        restated="a bound of time, so that the state stays bounded"),
 )  # fmt: skip
 
 QUERIES: Final = {query.name: query for query in _ALL}

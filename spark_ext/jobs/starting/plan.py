@@ -34,7 +34,7 @@ from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.runtime.planner import NoLedger, Planner
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.spark_log import SparkLog
-from spark_ext.storage import folder_at
+from spark_ext.storage import folder_at, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,7 +110,8 @@ def examined(
 def refuse_missing_targets(specs: Iterable[QuerySpec], start: Start, job: str) -> None:
     """Refuse queries that have committed epochs to a table or folder that is gone.
 
-    A claim would find it too, but comes only if there is something to write.
+    A claim would find it too, but comes only if there is something to write. In an object store, where the look could
+    be long and needs the sink's credentials, it is left to the claim.
     """
     for spec in specs:
         known, logged, sink = start.memory.of(spec.uid), start.logs.get(spec.uid), spec.sink
@@ -120,7 +121,7 @@ def refuse_missing_targets(specs: Iterable[QuerySpec], start: Start, job: str) -
         epoch = last and last.of(sink.uid, known.lineage, logged.query_id)
         before = known.definition
         moved = before and any(one.uid == sink.uid for one in compare(spec.uid, before, start.given[spec.uid]))
-        if epoch is not None and not moved and _is_missing(sink):
+        if epoch is not None and not moved and local_path(_path_of(sink) or "") and _is_missing(sink):
             raise not_the_target(
                 f"epoch {epoch} was committed to it, and nothing is there",
                 f"job '{job}', query '{spec.uid}', sink '{sink.uid}' ({sink.format})",
@@ -349,8 +350,12 @@ def _is_new(link: Link, operator: str) -> bool:
     return parts(link.kind, link.path, operator, link.options).master.describe() is None
 
 
+def _path_of(sink: OperatorSpec) -> str | None:
+    return {name.lower(): value for name, value in sink.options.items()}.get("path")
+
+
 def _is_missing(sink: OperatorSpec) -> bool:
-    path = {name.lower(): value for name, value in sink.options.items()}.get("path")
+    path = _path_of(sink)
     return path is not None and not folder_at(path).names()
 
 
