@@ -101,6 +101,7 @@ def prepare(data: Path) -> None:
     """Write both sets of files, unless they exist. A folder becomes visible when it is complete, or not at all."""
     for name, table in (("flights", package_flights), ("weather", package_weather)):
         if not (data / name).exists():
+            print(f"writing {data / name}", flush=True)
             data.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=data) as aside:
                 ready = Path(aside) / name
