@@ -64,6 +64,7 @@ EACH: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "delta_commit": (("delta_commit", "delta_commit_above_noop"), {"EPOCHS": 1, "WARM": 0, "ROWS": 10}),
     "delta_throughput": (("delta_throughput",), {"ROWS": 100, "EPOCHS": 1}),
+    "early": (("early_emission",), {"EPOCHS": 1, "ROWS": 2_000, "KEYS": 100}),
     "epoch_files": (
         named("epoch_files", "stateless", "stateful"),
         {"STEPS": {"stateless": 3, "stateful": 3}, "WARM": 1, "PARTITIONS": 1},
@@ -114,7 +115,10 @@ EACH: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 }  # fmt: skip
 """By benchmark: its figures, and the sizes with which it takes seconds."""
 
-DIFFERENCES = {"control_epochs_added", "finish_watermark", "idle_consumer", "neighbours_downtime", "target_epoch"}
+DIFFERENCES = {
+    "control_epochs_added", "early_emission", "finish_watermark", "idle_consumer", "neighbours_downtime",
+    "target_epoch",
+}  # fmt: skip
 """Figures that are differences, or divided ones: they may be zero or less. So may those of `control_rates`."""
 
 
