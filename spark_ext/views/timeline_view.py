@@ -37,20 +37,22 @@ class RichTimeline:
     """A timeline for `rich.print`. Intervals that have not ended are shown until `now`."""
 
     def __init__(self, timeline: Timeline, now: datetime | None = None) -> None:
-        self._timeline = timeline
         self._now = now or datetime.now(timezone.utc)
+        self._timeline = timeline.until(self._now)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         for span in self._timeline.spans:
-            for down in self._timeline.downs:
-                if down.until == span.since:
-                    yield Text(f"DOWN {duration(down.seconds(self._now))}: {down.reason}", style="bold red")
+            yield from self._downs(span.since)
             width = max(10, min(WIDTH, options.max_width // 4))
             yield Group(
                 Text(headline(span, self._now), style="bold"),
                 self._table(span, width),
                 *(Text(final_words(final), style="blue") for final in span.finals),
             )
+        yield from self._downs(self._now)
+
+    def _downs(self, until: datetime) -> list[Text]:
+        return [Text(words, style="bold red") for words in down_words(self._timeline, until)]
 
     def _table(self, span: Span, width: int) -> Table:
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
@@ -61,6 +63,11 @@ class RichTimeline:
             drawn = bar(span, operator, self._now, width)
             table.add_row(Text(operator or "(job)"), drawn, Text(_states(span, operator, self._now)))
         return table
+
+
+def down_words(timeline: Timeline, until: datetime) -> list[str]:
+    """A line about the downtime up to a start, or up to now."""
+    return [f"DOWN {duration(down.seconds(until))}: {down.reason}" for down in timeline.downs if down.until == until]
 
 
 def headline(span: Span, now: datetime) -> str:
@@ -129,13 +136,10 @@ def _stay(state: str, seconds: float) -> str:
 def to_html(timeline: Timeline, now: datetime | None = None) -> str:
     """A timeline as HTML, without style sheet or script."""
     now = now or datetime.now(timezone.utc)
+    timeline = timeline.until(now)
     out = []
     for span in timeline.spans:
-        out += [
-            f"<div>DOWN {duration(down.seconds(now))}: {html.escape(down.reason)}</div>"
-            for down in timeline.downs
-            if down.until == span.since
-        ]
+        out += [f"<div>{html.escape(words)}</div>" for words in down_words(timeline, span.since)]
         out.append(f"<div><b>{html.escape(headline(span, now))}</b></div><table style='width:100%'>")
         for operator in span.operators:
             blocks = "".join(_block(span, interval, now) for interval in span.of(operator))
@@ -146,6 +150,7 @@ def to_html(timeline: Timeline, now: datetime | None = None) -> str:
             )
         out.append("</table>")
         out += [f"<div>{html.escape(final_words(final))}</div>" for final in span.finals]
+    out += [f"<div>{html.escape(words)}</div>" for words in down_words(timeline, now)]
     return "".join(out)
 
 

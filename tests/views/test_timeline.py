@@ -6,6 +6,7 @@ import random
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -152,6 +153,14 @@ def test_a_timeline_is_shown_whole_in_each_form() -> None:
     plain = json.loads(json.dumps(found.to_json()))
     given = {"outcome": "FINISHED", "down_before": 5, "since": at(9).isoformat()}
     assert plain[1] == {**plain[1], **given}
+
+
+@pytest.mark.parametrize("end", [None, "FAILED", "CANCELED", "FINISHED"])
+def test_a_job_that_nobody_has_started_again_is_down_until_now(end: str | None) -> None:
+    ends = [] if end is None else [job("ended", 4, 1, end)]
+    found = timeline([state("q", "RUNNING", 1), state("q", "RUNNING", 4)], [job("started", 0), *ends])
+    for shown in (printed(RichTimeline(found, at(100))), to_html(found, at(100))):
+        assert ("DOWN 1:36 min: incarnation 1" in shown) == (end in (None, "FAILED")), shown
 
 
 def test_a_bar_is_divided_by_time() -> None:
