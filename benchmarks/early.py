@@ -71,7 +71,7 @@ def _spent(spark: SparkSession, data: Path, side: str) -> float:
         before = cpu_seconds()
         result = job.run(until="now", emit="early" if side == "early" else "closed", progress=False)
         spent = cpu_seconds() - before
-    shown = result.query("q").early_rows
+    shown = result.query("q").early_rows or 0
     if result.rows != files * ROWS or shown != (KEYS if side == "early" else 0):
         raise AssertionError(f"{result.rows} rows were read, and {shown} windows shown")
     return spent
