@@ -17,6 +17,7 @@ from rich.table import Table
 
 from benchmarks._figures import OUT
 from benchmarks._measure import NAMES, QUICK, measure
+from benchmarks._results import MARK, PAGE, RESULTS, merged, replaced, table
 
 BASELINE = Path(__file__).with_name("baseline.json")  # the figures of a quick run with which later ones are compared
 app = typer.Typer(add_completion=False)
@@ -34,6 +35,9 @@ def main(
     quick: Annotated[
         bool, typer.Option("--quick", help="Ten figures in ten minutes, beside those of the baseline.")
     ] = False,
+    record: Annotated[
+        bool | None, typer.Option(help="Write results.json and the page's table. Default if all are run.")
+    ] = None,
     flink: Annotated[bool, typer.Option(help="Run the Flink baseline instead (Maven, Java 17).")] = False,
 ) -> None:
     """Measure and print ratios of two sides."""
@@ -50,11 +54,16 @@ def main(
         figures, failed = _one(names[0], rounds, quick=quick), False
     else:
         figures, failed = _each(names or list(known), rounds, quick=quick)
-    show(figures, baseline=read(BASELINE) if quick and BASELINE.exists() else None)
+    show(figures, baseline=read(BASELINE if quick else RESULTS))
     target = json or (None if names or quick else Path(OUT))
     if target is not None:
         write(figures, target)
         print(f"written to {target}")
+    if record or (record is None and not names and not quick):
+        known_now = merged(read(RESULTS), figures)
+        write(known_now, RESULTS)
+        PAGE.write_text(replaced(PAGE.read_text(), MARK, table(known_now)))
+        print(f"written to {RESULTS.name} and {PAGE.name}")
     if failed:
         raise typer.Exit(1)
 

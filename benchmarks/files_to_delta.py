@@ -25,7 +25,7 @@ def run(rounds: int = ROUNDS) -> Figures:
         "files_to_delta",
         f"rows per second from {FILES * ROWS:,} rows of Parquet into a Delta table: files, delta_2pc / Spark's own",
         ours.median / spark_own.median,
-        Aim(">=", 1.5),
+        Aim(">=", 2.0),
         {"files into delta_2pc": ours, "Spark's file stream into its Delta sink": spark_own},
         {
             "rows": FILES * ROWS,

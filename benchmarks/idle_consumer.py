@@ -29,7 +29,7 @@ def run(rounds: int = ROUNDS) -> Figures:
     yield Figure(
         "idle_consumer",
         f"share of a core that an idle consumer of an exchange takes: ({MANY} - {FEW} consumers) / {MANY - FEW}",
-        (many.median - few.median) / (MANY - FEW) / 100, Aim("<=", 0.03),
+        (many.median - few.median) / (MANY - FEW) / 100, Aim("<=", 0.02),
         {f"{FEW} consumer": few, f"{MANY} consumers": many}, {"window, s": WINDOW_S},
     )  # fmt: skip
 

@@ -59,7 +59,7 @@ def run(rounds: int = ROUNDS) -> Figures:
     rate = {way: Sample.of(values, "M rows/s") for way, values in rates.items() if values}
     sizes = {"rows per epoch": ROWS, "epochs": EPOCHS, "rounds": rounds, "bytes per value": len(VALUE)}
     figures = {
-        "throughput": ("written", SINKS[0], SINKS[1], 0.8),
+        "throughput": ("written", SINKS[0], SINKS[1], 0.95),
         "bare": ("written", SINKS[0], BARE, 0.7),
         "read": ("read", SOURCES[0], SOURCES[1], 1.0),
     }

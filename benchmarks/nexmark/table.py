@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks._results import replaced
 from benchmarks.nexmark.queries import QUERIES
 
 Result = dict[str, Any]
@@ -16,7 +16,6 @@ Result = dict[str, Any]
 PAGES: Final = (Path("docs/nexmark.md"), Path("README.md"))
 NAMES: Final = {"job": "spark-ext", "plain": "plain Spark"}
 _OLD_RATE: Final = 1.25  # an epoch is as fast as before if it takes at most this many times the undisturbed median
-_MARK: Final = "<!-- nexmark {name}: {end} -->"
 
 
 def write_pages(results: Sequence[Result], pages: Iterable[Path] = PAGES) -> None:
@@ -25,9 +24,7 @@ def write_pages(results: Sequence[Result], pages: Iterable[Path] = PAGES) -> Non
     for page in pages:
         text = page.read_text()
         for name, part in parts.items():
-            begin, end = (_MARK.format(name=name, end=end) for end in ("begin", "end"))
-            whole = f"{begin}\n\n{part}\n\n{end}".replace("\\", r"\\")
-            text = re.sub(f"(?s){re.escape(begin)}.*?{re.escape(end)}", whole, text)
+            text = replaced(text, f"nexmark {name}", part)
         page.write_text(text)
 
 

@@ -16,6 +16,7 @@ from benchmarks._control_clients import poll, posts
 from benchmarks._figures import Aim, Figure, Sample, beside, in_pairs
 from benchmarks._measure import NAMES, QUICK, measure
 from benchmarks._operators import Steps
+from benchmarks._results import MARK, PAGE, RESULTS, merged, replaced, table
 from benchmarks.control_rates import files
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
@@ -96,6 +97,25 @@ def test_figures_survive_the_file(tmp_path: Path) -> None:
     assert json.loads(json.dumps(found)) == written[0]
     just = figure(0.98996, Aim(">=", 0.99)).to_json("some_benchmark")
     assert not just["meets"], "the verdict is on what was measured, not on what is shown"
+
+
+def test_the_page_shows_the_last_figures_beside_those_before() -> None:
+    first = figure(0.9, Aim(">=", 0.99)).to_json("b")
+    other = {**figure(3.0, Aim("<=", 4)).to_json("a"), "name": "other"}
+    known = merged(merged([], [first, other]), [divided([4.0], [2.0], Aim(">=", 0.99)).to_json("b")])
+    assert [(one["name"], one["ratio"], one["before"]) for one in known] == [("other", 3, None), ("some", 2, 0.9)]
+    assert set(known[0]["detail"]["environment"]) == {"date", "commit", "machine", "cores", "load"}
+    other_line, some_line = table(known).splitlines()[2:]
+    assert other_line.startswith("| `other` | a / b | <= 4.0 | 3 |  | 2")
+    assert some_line.startswith("| `some` | a / b | >= 0.99 | 2 (2 to 2) | 0.9 | 2")
+    assert "| **0.9**, misses |" in table([first])
+    page = "text\n<!-- bench table: begin -->\nold\n<!-- bench table: end -->\n"
+    assert replaced(page, MARK, r"new \1") == page.replace("\nold\n", "\n\nnew \\1\n\n")
+    assert replaced("without marks", MARK, "new") == "without marks"
+
+
+def test_the_page_has_the_figures_that_are_committed() -> None:
+    assert replaced(PAGE.read_text(), MARK, table(read(RESULTS))) == PAGE.read_text()
 
 
 def test_the_names_are_those_of_all_modules_that_can_be_run() -> None:
