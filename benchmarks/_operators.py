@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import Field
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
@@ -87,6 +89,46 @@ class Steps(ChannelSource):
                 )
 
 
+class DecodedOptions(SourceOptions):
+    """Options of `Decoded`."""
+
+    path: str  # the folder of the Parquet files that `decoded` has prepared
+
+
+class Decoded(ChannelSource):
+    """The rows of Parquet files without the work of decoding them: what any source in Python costs."""
+
+    options_type = DecodedOptions
+    options: DecodedOptions
+
+    @classmethod
+    def name(cls) -> str:
+        return "decoded"
+
+    def schema(self) -> str:
+        return "id bigint, ts timestamp, key int, value double, tag string"
+
+    def discover(self) -> Iterator[Channel]:
+        for path in sorted(Path(self.options.path).glob("*.arrow")):
+            yield Channel(path.name, 0, 1)
+
+    def advance(self, channel: Channel, start: int, limit: Limit) -> Advance:
+        return Advance(1, True)
+
+    def read(self, channel: Channel, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        with pa.memory_map(str(Path(self.options.path, channel.id))) as mapped, pa.ipc.open_file(mapped) as rows:
+            for number in range(rows.num_record_batches):
+                yield rows.get_batch(number)
+
+
+def decoded(folder: Path) -> None:
+    """Write the rows of each Parquet file as Arrow beside it."""
+    for path in folder.glob("*.parquet"):
+        rows = pq.read_table(path)
+        with pa.OSFile(str(path.with_suffix(".arrow")), "wb") as out, pa.ipc.new_file(out, rows.schema) as file:
+            file.write_table(rows, max_chunksize=BATCH_ROWS)
+
+
 class Nothing(DataSource):
     """A Python sink that accepts all rows and does nothing: the cost of any Python sink in Spark.
 
@@ -123,7 +165,7 @@ def register(spark: SparkSession) -> None:
     import benchmarks._operators as here
 
     cloudpickle.register_pickle_by_value(here)
-    sx.register(spark, Steps, Nothing)
+    sx.register(spark, Steps, Decoded, Nothing)
 
 
 def steps(spark: SparkSession, *, uid: str = "in", **options: int) -> DataFrame:
