@@ -95,8 +95,8 @@ def rates(rows: int, found: list[dict[str, float]]) -> Sample:
 def _epoch(spark: SparkSession, side: str, data: Path, folder: Path, rows: int, into: str) -> dict[str, float]:
     """Run a query over all files in one epoch; returns Spark's durations and `cpu`, the CPU time of the query, ms.
 
-    The `side` is `files`, `decoded`, or `spark` for Spark's own source; with `into="delta"` each side uses its own Delta
-    sink.
+    The `side` is `files`, `decoded`, or `spark` for Spark's own source; with `into="delta"` each side uses its own
+    Delta sink.
     """
     if side != "spark":
         frame = spark.readStream.format(side).option("uid", "in").option("path", str(data)).load()

@@ -33,7 +33,7 @@ def job(query: Query, events: Path, out: Path, master: str) -> None:
 
 
 def plain(query: Query, events: Path, out: Path, master: str) -> None:
-    spark = _session(master)
+    spark = plain_session(master)
     for stream in query.reads:
         path = str(events / stream)
         reader = spark.readStream.schema(spark.read.parquet(path).schema).option("maxFilesPerTrigger", "1")
@@ -64,7 +64,8 @@ def _rows(folder: Path) -> int:
     return int(pq.read_metadata(min(folder.glob("*.parquet"))).num_rows)
 
 
-def _session(master: str) -> SparkSession:
+def plain_session(master: str) -> SparkSession:
+    """A session with Delta and without anything of this project; Delta's jars are in BENCHMARK_CLASS_PATH."""
     builder = SparkSession.Builder().appName("nexmark").master(master)
     for key, value in {
         **CONF,

@@ -106,7 +106,7 @@ EACH: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "restore_cost": (named("restore", "time", "savepoint", "bytes"), {"ROWS": 1_000}),
     "rules": (("rules",), {"FILES": 1, "ROWS": 100}),
     "sessions": (("session_connect",), {"EPOCHS": 4, "WARM": 2, "MATRIX": Path("none")}),
-    "short_lived": (named("short_lived", "start", "whole"), {"PREPARE": False, "MONTHS": 1}),
+    "short_lived": (named("short_lived", "start", "whole", "copy"), {"PREPARE": False, "MONTHS": 1}),
     "sustained": (
         named("sustained", *TARGETS), {"SECONDS": 1, "ROWS": 4, "INTERVAL": "500 ms", "WARM": 0}
     ),
