@@ -92,7 +92,7 @@ class Steps(ChannelSource):
 class DecodedOptions(SourceOptions):
     """Options of `Decoded`."""
 
-    path: str  # the folder of the Parquet files that `decoded` has prepared
+    path: str  # the folder that `decode` has written
 
 
 class Decoded(ChannelSource):
@@ -121,11 +121,12 @@ class Decoded(ChannelSource):
                 yield rows.get_batch(number)
 
 
-def decoded(folder: Path) -> None:
-    """Write the rows of each Parquet file as Arrow beside it."""
+def decode(folder: Path, into: Path) -> None:
+    """Write the rows of each Parquet file as Arrow."""
+    into.mkdir()
     for path in folder.glob("*.parquet"):
         rows = pq.read_table(path)
-        with pa.OSFile(str(path.with_suffix(".arrow")), "wb") as out, pa.ipc.new_file(out, rows.schema) as file:
+        with pa.OSFile(str(into / f"{path.stem}.arrow"), "wb") as out, pa.ipc.new_file(out, rows.schema) as file:
             file.write_table(rows, max_chunksize=BATCH_ROWS)
 
 

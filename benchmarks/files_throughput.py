@@ -29,7 +29,7 @@ ROWS = 625_000  # rows per file; 10 M in total
 def run(rounds: int = ROUNDS) -> Figures:
     with session("files_throughput") as spark, workplace() as folder:
         size = write(folder / "data", FILES, ROWS)
-        _operators.decoded(folder / "data")
+        _operators.decode(folder / "data", folder / BARE)
         parts = both(spark, folder / "data", FILES * ROWS, rounds, sides=(*SIDES, BARE))
     ours, spark_own, bare = (rates(FILES * ROWS, found) for found in parts.values())
     yield Figure(
@@ -99,7 +99,8 @@ def _epoch(spark: SparkSession, side: str, data: Path, folder: Path, rows: int, 
     Delta sink.
     """
     if side != "spark":
-        frame = spark.readStream.format(side).option("uid", "in").option("path", str(data)).load()
+        path = data.with_name(BARE) if side == BARE else data
+        frame = spark.readStream.format(side).option("uid", "in").option("path", str(path)).load()
     else:
         frame = spark.readStream.schema(spark.read.parquet(str(data)).schema).parquet(str(data))
     writer = frame.writeStream.format("delta_2pc" if (into, side) == ("delta", "files") else into)
