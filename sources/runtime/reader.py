@@ -30,7 +30,7 @@ from spark_ext.sources.runtime.stream_reader import ReadAllAvailable, ReadLimit,
 from spark_ext.spark.session import registry
 from spark_ext.spark.session.late_claim import await_claim, before_planning
 from spark_ext.spark.watching.attendance import attend
-from spark_ext.spark.watching.worker_process import begin_task, tune
+from spark_ext.spark.watching.worker_process import begin_task, end_quietly, tune
 from spark_ext.worker_internals import to_arrow_schema
 
 if TYPE_CHECKING:
@@ -290,6 +290,7 @@ class ChannelReader(StreamReader):
 
     def stop(self) -> None:
         """Nothing to release: the planner process ends."""
+        end_quietly()
 
 
 def rows_of(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_ext.spark.watching import worker_process
-from spark_ext.spark.watching.worker_process import begin_task, tune
+from spark_ext.spark.watching.worker_process import begin_task, end_quietly, tune
 
 pytestmark = pytest.mark.slow(0.5, "looks for garbage among all objects of a test process")
 
@@ -97,3 +97,28 @@ def test_a_task_s_connections_confirm_at_once(
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
     begin_task()
     assert all(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) for one in pair)
+
+
+def test_a_planner_whose_jvm_has_gone_prints_no_stack(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
+    end_quietly()
+    assert sys.excepthook is sys.__excepthook__, "outside a worker"
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    end_quietly()
+    for first, then, shown in (
+        (EOFError, BrokenPipeError, False), (EOFError, None, True), (ValueError, BrokenPipeError, True),
+        (None, ConnectionResetError, True),
+    ):  # fmt: skip
+        try:
+            try:
+                if first is not None:
+                    raise first
+            finally:
+                if then is not None:
+                    raise then
+        except (EOFError, ValueError, ConnectionError) as problem:
+            sys.excepthook(type(problem), problem, problem.__traceback__)
+        assert ("Traceback" in capsys.readouterr().err) == shown, (first, then)

@@ -9,6 +9,7 @@ import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 from spark_ext.failures import record
@@ -47,6 +48,23 @@ def tune() -> None:
     _set(socket.TCP_NODELAY)
     _freeze()
     _loaded = len(sys.modules)
+
+
+def end_quietly() -> None:
+    """Let this process print no stack when it ends because the JVM has closed the connection. Called by a planner.
+
+    pyspark answers the end of its input with the failure that this was for it, into the same closed connection.
+    """
+    if _REUSED in os.environ and sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _show_unless_closed
+
+
+def _show_unless_closed(kind: type[BaseException], problem: BaseException, trace: TracebackType | None) -> None:
+    found: BaseException | None = problem
+    while isinstance(found, ConnectionError):
+        found = found.__context__
+    if found is problem or not isinstance(found, EOFError):
+        sys.__excepthook__(kind, problem, trace)
 
 
 def _set(option: int) -> None:
