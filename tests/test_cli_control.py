@@ -192,6 +192,16 @@ def test_an_event_that_is_not_obeyed_in_time(where: str) -> None:
     assert spark_ext("control", where, "event", found["id"]).returncode == 0
 
 
+@pytest.mark.parametrize("wait", [[], ["--timeout", "0.05"]])
+def test_one_whose_job_does_not_run_says_what_it_waits_for(where: str, state: State, wait: list[str]) -> None:
+    said = "the job does not run: its next start obeys this event"
+    assert said not in spark_ext("control", where, "pause", *wait).stderr
+    state.writer.end("FAILED")
+    done = spark_ext("control", where, "resume", *wait)
+    assert said in done.stderr and done.returncode == (output.TIMED_OUT if wait else 0)
+    assert said in spark_ext("control", where, "event", newest(state)[0].event_id, *wait).stderr
+
+
 def test_events_are_listed_oldest_first(where: str, state: State) -> None:
     for number in range(4):
         control(where, "set", f"k{number}", str(number))

@@ -170,8 +170,19 @@ def read_token(file: Path) -> str:
     return text
 
 
-def report(sent: SentEvent, *, as_json: bool) -> None:
-    """Print an event with its current status."""
+def report(sent: SentEvent, control: Control, *, as_json: bool) -> None:
+    """Print an event with its current status, and whether there is a driver to obey it."""
+    _say_if_none_obeys(sent, control)
+    show(sent, as_json=as_json)
+
+
+def _say_if_none_obeys(sent: SentEvent, control: Control) -> None:
+    if not sent.state.final and control.runs() is False:
+        output.print_text("the job does not run: its next start obeys this event", error=True)
+
+
+def show(sent: SentEvent, *, as_json: bool) -> None:
+    """Print an event."""
     if as_json:
         output.print_json(sent.state.to_json())
         return
@@ -187,18 +198,19 @@ def report(sent: SentEvent, *, as_json: bool) -> None:
         output.print_text(f"  id: {sent.id}")
 
 
-def finish(sent: SentEvent, timeout: float | None, *, as_json: bool) -> None:
+def finish(sent: SentEvent, control: Control, timeout: float | None, *, as_json: bool) -> None:
     """Wait for the final status, print it, and end with its exit code."""
+    _say_if_none_obeys(sent, control)
     try:
         sent.wait(timeout, check=False)
     except TimeoutError as late:
-        report(sent, as_json=as_json)
+        show(sent, as_json=as_json)
         output.print_text(f"{late}; to keep waiting, run `spark-ext control ... event {sent.id} --wait`", error=True)
         raise typer.Exit(output.TIMED_OUT) from None
     except KeyboardInterrupt:
         output.print_text(f"stopped waiting; event {sent.sequence}, {sent.id}, remains accepted", error=True)
         raise typer.Exit(output.TIMED_OUT) from None
-    report(sent, as_json=as_json)
+    show(sent, as_json=as_json)
     if sent.status != "acknowledged":
         from spark_ext.steering.sent import ControlNotDone
 

@@ -198,9 +198,9 @@ def send(
     """Send an event, and print what is known of it."""
     sent = control.send(kind, target, value, delivery=delivery, idempotency_key=key, expires=expires)
     if wait or timeout is not None:
-        finish(sent, timeout, as_json=as_json)
+        finish(sent, control, timeout, as_json=as_json)
     else:
-        report(sent, as_json=as_json)
+        report(sent, control, as_json=as_json)
 
 
 def _send_any(

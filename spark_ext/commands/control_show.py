@@ -76,9 +76,9 @@ def event(
     """Show an event and its status."""
     found = control.event(event_id)
     if wait or timeout is not None:
-        finish(found, timeout, as_json=as_json)
+        finish(found, control, timeout, as_json=as_json)
     else:
-        report(found, as_json=as_json)
+        report(found, control, as_json=as_json)
         if not as_json and found.reason:
             output.print_text(f"  reason: {found.reason}")
 

@@ -122,6 +122,10 @@ class Control:
             sent.wait(None if wait is True else wait)
         return sent
 
+    def runs(self) -> bool | None:
+        """Whether the job runs, so that it obeys now; None: unknown, as its driver is on another host."""
+        return self._job.runs()
+
     def _expires(self, kind: str, target: str, given: datetime | str | int | None) -> datetime | None:
         if given is None or isinstance(given, datetime):
             return given

@@ -61,6 +61,14 @@ class Reach:
             queries = [query["sources"] for query in self.client.summary()["queries"]]
         return tuple(sorted({uid for sources in queries for uid in sources}))
 
+    def runs(self) -> bool | None:
+        """Whether the job's newest start runs; None: unknown, as its driver is on another host."""
+        if self._ledger is not None:
+            return KnownJob.read(self._ledger).running
+        assert isinstance(self.client, ControlClient)
+        found: bool | None = self.client.summary()["running"]
+        return found
+
     def place(self, source: str, channel: str) -> ChannelPosition | None:
         """Where a channel stands, by the newest offsets of its query; None: it does not run, or they cannot be read."""
         if self._ledger is None:
