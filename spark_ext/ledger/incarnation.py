@@ -40,6 +40,7 @@ JVM_TIMEOUT = 30.0  # how long a start waits for the JVM of a driver that was ki
 ATTEMPTS = 20  # attempts to take the next number; each one lost means that another start took it
 CLOCK_STEP = 2.0  # tolerance between two readings of a process's start time, s: the wall clock may be adjusted
 
+_WAIT: Final = "wait for its end with run(if_running='wait') or --if-running wait"
 _TAKE_OVER: Final = (
     "start the job with Job(..., takeover=True), which fences it off (a restore, reset or rescale waits for its end)"
 )
@@ -285,7 +286,7 @@ def _refuse_running(past: Sequence[JobRow], job: str, who: str, uri: str, applic
             f"job '{job}' is running as incarnation {newest.incarnation} in process {newest.driver_pid}",
             operator=who,
             kept="the running job continues; nothing was started",
-            do=f"stop it, or {_TAKE_OVER}",
+            do=f"stop it, {_WAIT}, or {_TAKE_OVER}",
         )
     _await_jvm(newest, who)
 
@@ -302,7 +303,7 @@ def _refuse_beating(past: Sequence[JobRow], job: str, who: str, ledger: Ledger) 
             f"{beat:%H:%M:%S} UTC",
             operator=who,
             kept="the running job continues; nothing was started",
-            do=f"wait for its end, or {_TAKE_OVER}; if that host is gone, its heartbeat is "
+            do=f"{_WAIT}, or {_TAKE_OVER}; if that host is gone, its heartbeat is "
             f"disregarded {SILENT_AFTER / 1000:g} s after the last one",
         )
 
