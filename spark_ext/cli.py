@@ -41,7 +41,7 @@ from spark_ext.commands.output import (
     storage_options,
 )
 from spark_ext.errors import ConfigurationError, JobFailedError, JobRunningError, SparkExtError, TransientError, refused
-from spark_ext.spark.backend.process import announced
+from spark_ext.spark.backend.process import announced, interrupts_as_before
 
 if TYPE_CHECKING:
     from spark_ext.jobs.job import Job
@@ -207,14 +207,18 @@ def run(
     finished or read the available input, 3 if it was stopped, 1 if it failed, 2 if the start was refused, 8 if
     something that it needs could not be reached, and 9 if another run of it is in progress.
     """
-    made = _job(file, function, master, storage, short_lived=short_lived, progress=progress)
-    result = made.run(
-        until=None if until is None else until.value,
-        emit=emit.value,
-        if_running=None if if_running is None else if_running.value,
-        wait_timeout=wait_timeout,
-        progress=progress,
-    )
+    try:
+        made = _job(file, function, master, storage, short_lived=short_lived, progress=progress)
+        result = made.run(
+            until=None if until is None else until.value,
+            emit=emit.value,
+            if_running=None if if_running is None else if_running.value,
+            wait_timeout=wait_timeout,
+            progress=progress,
+        )
+    except KeyboardInterrupt:  # before the job could stop in order, or for the second time
+        print_text("interrupted at once; what is committed stays: run it again to continue", error=True)
+        raise typer.Exit(STOPPED) from None
     if as_json:
         print_json(result.to_json())
     else:
@@ -430,7 +434,8 @@ def _job(
         stores = session_storage(storage)
         say("starting Spark")
         # Before the file is loaded: a user function whose type is given as text needs a session, as in a notebook.
-        spark = session(file.stem, master=master, short_lived=short_lived, **stores)
+        with interrupts_as_before():
+            spark = session(file.stem, master=master, short_lived=short_lived, **stores)
         backend_of(spark).diagnosis(spark).silence()
         say(f"building the job of {file}")
         return make_job(load_function(file, function, spark=spark), spark, f"{file}: {function}")

@@ -1,6 +1,8 @@
 """`spark-ext run`, as a process: a file that defines a job is run to its end, or refused."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +19,9 @@ from spark_ext import cli
 from spark_ext.jobs.job import Job
 from spark_ext.script import load_function, make_job
 from tests.support import cheap_jvm
+from tests.support.processes import Tree
 from tests.support.scripts import scripts_undone
+from tests.support.waiting import until
 
 
 def spark_ext(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -134,6 +138,18 @@ def test_a_failed_job_is_reported_without_a_traceback(script: Path) -> None:
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "loading" not in done.stderr
     assert "b.parquet" in done.stderr and "do: " in done.stderr
+
+
+@pytest.mark.parametrize("moment", ["starting Spark", "building the job"])
+def test_ctrl_c_before_the_job_runs_is_said_and_leaves_no_process(script: Path, moment: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "spark_ext", "run", script.name, "--master", "local[1]"]
+    with Tree(command, tmp_path / "said", cheap_jvm.environment(), cwd=script.parent) as tree:
+        until(lambda: moment in tree.text() and any(one.is_jvm for one in tree.members()), moment)
+        os.kill(tree.pid, signal.SIGINT)
+        assert tree.wait(60) == 3, tree.text()
+        assert tree.text().splitlines()[-1].startswith("interrupted at once; what is committed stays")
+        assert "Traceback" not in tree.text()
+        until(lambda: not tree.members(), "all processes have ended")
 
 
 def test_a_failure_of_a_function_is_said_once_under_its_class_with_its_line(script: Path) -> None:

@@ -139,9 +139,12 @@ def test_what_is_being_done_is_shown_at_once_and_repeated(
         until(lambda: more("starting Spark  0:00"), "it is repeated")
         say("building the job")
         until(lambda: more("building the job  0:00"), "the next one is repeated")
+        with process.announced("building the job"):
+            pass
         with process.announced("downloading", quiet=True):
             until(lambda: more("downloading  0:00"), "inside another one it takes its place")
-    capsys.readouterr()
+    said += capsys.readouterr().err
+    assert said.splitlines().count("building the job") == 1, "it is said again only with the time"
     with process.announced("starting Spark", quiet=True) as say:
         say("more")
     assert capsys.readouterr().err == "", "in a pipe nobody waits"

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import re
 import shlex
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import psutil
 
 from spark_ext.masking import mask
 from spark_ext.spark.backend.missing import by_name
@@ -158,6 +162,32 @@ def quiet_accumulators() -> None:
         UpdateRequestHandler.handle = handle_until_closed  # type: ignore[method-assign]
 
 
+@contextlib.contextmanager
+def jvm_ended_with_its_start() -> Iterator[None]:
+    """If the start of a JVM is interrupted, end it: pyspark would lose it, and it would wait without end."""
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    try:
+        yield
+    except BaseException:
+        if not has_jvm():
+            for child in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    if child.pid not in before:
+                        child.kill()
+        raise
+
+
+@contextlib.contextmanager
+def interrupts_as_before() -> Iterator[None]:
+    """Take back pyspark's handler of Ctrl-C, which calls the JVM amid another call, and hide what py4j prints then."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    logging.getLogger().addFilter(lambda record: "KeyboardInterrupt while sending command" not in str(record.msg))
+    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
+
+
 ANNOUNCED_EVERY: Final = 4.0  # s between two lines
 _announcers: list[Callable[[str], None]] = []
 
@@ -176,11 +206,12 @@ def announced(what: str, *, quiet: bool = False) -> Iterator[Callable[[str], Non
     if quiet and not sys.stderr.isatty():
         yield lambda text: None
         return
-    begun, ended, current = time.monotonic(), threading.Event(), [what]
+    begun, ended, current = time.monotonic(), threading.Event(), [""]
 
     def say_new(text: str) -> None:
-        current[0] = text
-        _print(text)
+        if text != current[0]:
+            current[0] = text
+            _print(text)
 
     def repeat() -> None:
         while not ended.wait(ANNOUNCED_EVERY):

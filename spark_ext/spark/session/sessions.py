@@ -21,6 +21,7 @@ from spark_ext.spark.backend.process import (
     announced,
     has_jvm,
     installed_home,
+    jvm_ended_with_its_start,
     master_of,
     quiet_accumulators,
     submitted_settings,
@@ -120,6 +121,7 @@ def session(
             announced("starting Spark", quiet=True),
             _environment(PYSPARK_PYTHON=python, **faster),
             without_boot_warning(),
+            jvm_ended_with_its_start(),
         ):
             spark = builder.getOrCreate()
     except PySparkRuntimeError as problem:
