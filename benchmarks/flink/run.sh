@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# run.sh <bounded|mixed|restart|backpressure|trivial> [key=value ...]: JSON on stdout, log on stderr. Needs Maven and
-# Java 17. FLINK_BASELINE_OUT: where to build and work (default out/flink); XMX: the heap (default 3g).
+# run.sh <bounded|mixed|restart|backpressure|trivial> [key=value ...]: JSON on stdout, log on stderr.
+# run.sh java <argument ...>: any main class, on the same class path.
+# run.sh build: only that. Needs Maven and Java 17.
+# FLINK_BASELINE_OUT: where to build and work (default out/flink); XMX: the heap of a case (default 3g).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=${FLINK_BASELINE_OUT:-$here/../../out/flink}
@@ -14,9 +16,13 @@ if [ ! -e "$out/.built" ] || [ -n "$(find "$here/pom.xml" "$here/src" -newer "$o
   touch "$out/.built"
 fi
 
-opens=()
+java=(java)
 for package in java.lang java.util java.nio java.util.concurrent java.time sun.nio.ch; do
-  opens+=("--add-opens=java.base/$package=ALL-UNNAMED")
+  java+=("--add-opens=java.base/$package=ALL-UNNAMED")
 done
-exec java -Xmx"${XMX:-3g}" "${opens[@]}" -cp "$out/target/flinkbench-1.jar:$out/target/lib/*" \
-  bench.Main "$1" "work=$out/work/$$" "${@:2}"
+java+=(-cp "$out/target/flinkbench-1.jar:$out/target/lib/*")
+case $1 in
+  build) ;;
+  java) exec "${java[@]}" "${@:2}" ;;
+  *) exec "${java[@]}" -Xmx"${XMX:-3g}" bench.Main "$1" "work=$out/work/$$" "${@:2}" ;;
+esac

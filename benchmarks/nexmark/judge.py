@@ -29,7 +29,7 @@ class Difference:
 
 
 def judge(query: Query, events: Path, table: Path) -> Difference:
-    """How a Delta table differs from the answer; a table that was never created has no rows.
+    """How a Delta table, or a folder of Parquet files, differs from the answer; what was never created has no rows.
 
     Raises:
         ValueError: the table has other columns, or columns of other types.
@@ -67,10 +67,14 @@ def difference(db: duckdb.DuckDBPyConnection, answer: pa.Table, found: pa.Table)
     return Difference(*map(int, rows))
 
 
+def part_files(table: Path) -> list[Path]:
+    """The files that Flink's file sink has finished; the names of others begin with a point."""
+    return sorted(table.glob("part-*"))
+
+
 def _rows(table: Path) -> pa.Table | None:
-    if not (table / "_delta_log").exists():
-        return None
-    files = DeltaTable(str(table)).file_uris()
+    is_delta = (table / "_delta_log").exists()
+    files = DeltaTable(str(table)).file_uris() if is_delta else list(map(str, part_files(table)))
     return ds.dataset(files, format="parquet").to_table() if files else None
 
 
