@@ -10,11 +10,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from benchmarks.nexmark import table
-from benchmarks.nexmark.measure import KILLS, Case, run
+from benchmarks.nexmark.measure import KILLS, SIDES, run
 from benchmarks.nexmark.queries import HOT, QUERIES
+from benchmarks.nexmark.sides import Case
 
 PARTS: Final = {"table": 10_000_000, "kills": 2_000_000, "hot": 2_000_000}  # with how many events each is measured
-SIDES: Final = ("job", "plain")
 app = typer.Typer(add_completion=False)
 
 
@@ -53,11 +53,12 @@ def cases(
     for part in parts:
         size = events or PARTS[part]
         for name in queries:
+            some = [side for side in sides if part in SIDES[side].parts and name in SIDES[side].queries]
             if part == "table" or (part == "hot" and name in HOT):
-                yield from (Case(side, name, size, hot=part == "hot") for side in sides)
+                yield from (Case(side, name, size, hot=part == "hot") for side in some)
             elif part == "kills":
                 for number in (0, kills):
-                    yield from (Case(side, name, size, number) for side in sides)
+                    yield from (Case(side, name, size, number) for side in some)
 
 
 class Results:

@@ -14,7 +14,11 @@ from benchmarks.nexmark.queries import QUERIES
 Result = dict[str, Any]
 
 PAGES: Final = (Path("docs/nexmark.md"), Path("README.md"))
-NAMES: Final = {"job": "spark-ext", "plain": "plain Spark"}
+NAMES: Final = {
+    "job": "spark-ext", "plain": "plain Spark", "flink": "Flink", "pyflink": "PyFlink",
+    "published": "Flink, as published",
+}  # fmt: skip
+_ALL: Final = ("job", "plain", "flink")  # sides that run all queries
 _OLD_RATE: Final = 1.25  # an epoch is as fast as before if it takes at most this many times the undisturbed median
 
 
@@ -43,7 +47,7 @@ def table(results: Sequence[Result]) -> str:
                 one["query"], NAMES[one["side"]], f"{rate(one):,.0f}" if one["complete"] else "-",
                 f"{one['core_seconds']:,.0f}", f"{one['memory'] / 1e6:,.0f}", _seconds(one["first"]),
                 _seconds(_lag(one)),
-                *(f"{one[key]:,}" for key in ("rows", "lost", "doubled", "wrong")),
+                *_rows(one, "rows"),
             ]
             for one in _ordered(some)
         ]  # fmt: skip
@@ -89,8 +93,8 @@ def kills(results: Sequence[Result]) -> str:
 def recovery(result: Result, kill: Result, usual: float | None) -> Result:
     """What one kill has cost: seconds to each of its marks, and events that were read again at most."""
     later = [at for at, _ in result["epochs"] if at > kill["at"]]
-    rate = None
-    for before, after in pairwise(later):
+    rate, steps = None, [at for at in result.get("steps", ()) if at > kill["at"]]
+    for before, after in pairwise(steps or later):
         if usual is not None and after - before <= _OLD_RATE * usual:
             rate = after - kill["at"]
             break
@@ -114,7 +118,7 @@ def summary(results: Sequence[Result]) -> str:
         return "Not measured yet."
     events = max(one["events"] for one in plain)
     by_side = {
-        side: {one["query"]: one for one in plain if one["side"] == side and one["events"] == events} for side in NAMES
+        side: {one["query"]: one for one in plain if one["side"] == side and one["events"] == events} for side in _ALL
     }
     sides = {side: found for side, found in by_side.items() if found}
     common = [name for name in QUERIES if all(name in found for found in sides.values())]
@@ -143,16 +147,12 @@ def summary(results: Sequence[Result]) -> str:
         f"{events:,} events, {cores} cores, with a load of {min(loads):g} to {max(loads):g} at the ends of the runs.",
         "", _markdown(head, rows), "",
     ]  # fmt: skip
-    if "job" in sides:
-        ours = sides.pop("job")
-        faster = [name for name in common if any(rate(found[name]) > rate(ours[name]) for found in sides.values())]
-        cheaper = [
-            name
-            for name in common
-            if any(found[name]["core_seconds"] < ours[name]["core_seconds"] for found in sides.values())
-        ]
-        lines.append(f"Another side is faster than spark-ext in: {', '.join(faster) or 'none'}.")
-        lines.append(f"Another side takes fewer core seconds in: {', '.join(cheaper) or 'none'}.")
+    ours = sides.pop("job", {})
+    for side, found in sides.items() if ours else ():
+        faster = [name for name in common if rate(found[name]) > rate(ours[name])]
+        cheaper = [name for name in common if found[name]["core_seconds"] < ours[name]["core_seconds"]]
+        lines.append(f"{NAMES[side]} is faster than spark-ext in: {', '.join(faster) or 'none'}.")
+        lines.append(f"It takes fewer core seconds in: {', '.join(cheaper) or 'none'}.")
     return "\n".join(lines)
 
 
@@ -161,9 +161,10 @@ def texts() -> str:
     parts = []
     for query in QUERIES.values():
         note = f" Restated: {query.restated}." if query.restated else ""
+        flink = f"\n\nFlink:\n\n```sql\n{query.of_flink}\n```" if query.flink else ""
         original = "" if query.spark == query.judge else f"\n\nDuckDB:\n\n```sql\n{query.judge}\n```"
         about = f"{query.about[0].upper()}{query.about[1:]}.{note}"
-        parts.append(f"### {query.name}\n\n{about}\n\n```sql\n{query.spark}\n```{original}")
+        parts.append(f"### {query.name}\n\n{about}\n\n```sql\n{query.spark}\n```{flink}{original}")
     return "\n\n".join(parts)
 
 
@@ -175,8 +176,8 @@ def _lag(one: Result) -> float | None:
     return None if one["read"] is None else one["complete"] - one["read"]
 
 
-def _rows(one: Result) -> list[str]:
-    return [f"{one[key]:,}" for key in ("lost", "doubled", "wrong")]
+def _rows(one: Result, *more: str) -> list[str]:
+    return ["-" if one[key] is None else f"{one[key]:,}" for key in (*more, "lost", "doubled", "wrong")]
 
 
 def _load(one: Result) -> str:

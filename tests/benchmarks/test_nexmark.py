@@ -13,8 +13,8 @@ import pytest
 from benchmarks.nexmark import events, table
 from benchmarks.nexmark.__main__ import Results, cases
 from benchmarks.nexmark.judge import Difference, answer_of, difference, judge
-from benchmarks.nexmark.measure import Case, files_read
 from benchmarks.nexmark.queries import QUERIES
+from benchmarks.nexmark.sides import Case, files_read
 from spark_ext.spark.logs.spark_log import SparkLog
 
 ALL = events.arriving(0, 20_000)

@@ -20,20 +20,25 @@ import org.apache.flink.connector.file.src.assigners.FileSplitAssigner;
  * the checkpoint from which all readers go on, and so they are behind all that the readers had read by then. Between
  * readers the least watermark counts.
  *
- * <p>Each step is a line of a file: milliseconds since 1970, "file", "none" or "snapshot", and how many files are left.
+ * <p>Each step is a line of a file: milliseconds since 1970, "file", "none", "snapshot" or
+ * "restored", and how many files were handed out by then.
  */
 final class InOrder implements FileSplitAssigner {
     private final TreeSet<FileSourceSplit> left =
             new TreeSet<>(Comparator.comparing((FileSourceSplit split) -> split.path().toString()));
     private final Path log;
 
-    private InOrder(Path log, Collection<FileSourceSplit> splits) {
+    private final int files;
+
+    private InOrder(Path log, int files, Collection<FileSourceSplit> splits) {
         this.log = log;
-        left.addAll(splits);
+        this.files = files;
+        addSplits(splits);
     }
 
-    static FileSplitAssigner.Provider logged(String log) {
-        return splits -> new InOrder(Path.of(log), splits);
+    static FileSplitAssigner.Provider of(String folder, String log) {
+        int files = Path.of(folder).toFile().list().length;
+        return splits -> new InOrder(Path.of(log), files, splits);
     }
 
     @Override
@@ -46,6 +51,7 @@ final class InOrder implements FileSplitAssigner {
     @Override
     public void addSplits(Collection<FileSourceSplit> splits) {
         left.addAll(splits);
+        log("restored");
     }
 
     @Override
@@ -55,7 +61,7 @@ final class InOrder implements FileSplitAssigner {
     }
 
     private void log(String step) {
-        String line = System.currentTimeMillis() + " " + step + " " + left.size() + "\n";
+        String line = System.currentTimeMillis() + " " + step + " " + (files - left.size()) + "\n";
         try {
             Files.writeString(log, line, StandardOpenOption.CREATE, StandardOpenOption.APPEND);
         } catch (IOException problem) {

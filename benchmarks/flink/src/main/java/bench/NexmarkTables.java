@@ -118,7 +118,7 @@ public final class NexmarkTables implements DynamicTableSourceFactory, DynamicTa
             return SourceProvider.of(
                     FileSource.forBulkFileFormat(format, new Path(path))
                             .setFileEnumerator(NonSplittingRecursiveEnumerator::new)
-                            .setSplitAssigner(InOrder.logged(log))
+                            .setSplitAssigner(InOrder.of(path, log))
                             .build());
         }
 
