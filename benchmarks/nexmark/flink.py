@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -20,6 +22,9 @@ from benchmarks.nexmark.sides import Case, Progress, Times
 from tests.servers.ports import free_ports
 from tests.support.processes import Member, Tree
 
+_BUILT: Final = Path("out/flink").absolute()
+_PYFLINK: Final = _BUILT / "pyflink"
+_PYTHON: Final = _PYFLINK / "bin" / "python"
 _READERS: Final = 2
 _SETTINGS: Final = {
     "parallelism.default": _READERS, "taskmanager.numberOfTaskSlots": _READERS, "pipeline.object-reuse": "true",
@@ -59,17 +64,19 @@ class Flink:
         self._case, self._source, self._out = case, source.absolute(), out.absolute()
         self._log = out / "driver.log"
         self._killed = 0.0
-        subprocess.run([SCRIPT, "build"], check=True)  # which is not measured
+
+    def prepare(self) -> None:
+        subprocess.run([SCRIPT, "build"], check=True)
 
     def start(self) -> Tree:
         conf = self._out / "conf"
-        (self._out / "tmp").mkdir()
-        conf.mkdir()
+        for folder in (conf, self._out / "tmp"):
+            folder.mkdir(exist_ok=True)
         script = conf / "script.sql"
-        tables = _tables(QUERIES[self._case.query], self._source, self._out)
+        tables = tables_of(QUERIES[self._case.query], self._source, self._out)
         script.write_text(";\n".join([*tables, self._text()]))
         (conf / "config.yaml").write_text("".join(f"{name}: {value}\n" for name, value in self._settings().items()))
-        return Tree(self._command(conf, script), self._log, {"TMPDIR": str(self._out / "tmp")})
+        return Tree(self._command(conf, script), self._log, self._env())
 
     def role(self, member: Member) -> str | None:
         return next((role for name, role in _ROLES.items() if member.is_jvm and name in member.command), None)
@@ -108,6 +115,9 @@ class Flink:
         if self._case.kills is not None:
             return [SCRIPT, "cluster", conf, *arguments]
         return [SCRIPT, "java", "-Xmx3g", "-Dbench.checkpoints=INFO", "bench.Nexmark", f"conf={conf}", *arguments]
+
+    def _env(self) -> dict[str, str]:
+        return {"TMPDIR": str(self._out / "tmp")}
 
     def _sink(self) -> list[str]:
         return [f"out={self._out / 'table'}"]
@@ -164,6 +174,41 @@ class Published(Flink):
         return {**super()._settings(), **_PUBLISHED}
 
 
+class PyFlink(Flink):
+    """The same texts through PyFlink, with a Python function in that of q0."""
+
+    queries: ClassVar[Sequence[str]] = ("q0", "q5", "q20")
+    parts: ClassVar[Sequence[str]] = ("table",)
+
+    def prepare(self) -> None:
+        super().prepare()
+        if not (done := _PYFLINK / "installed").exists():
+            subprocess.run([sys.executable, "-m", "venv", "--clear", _PYFLINK], check=True)
+            subprocess.run([_PYTHON, "-m", "pip", "install", "-q", "apache-flink==2.3.0"], check=True)
+            done.touch()
+
+    def _text(self) -> str:
+        text = super()._text()
+        return text.replace("price", "same(price) AS price") if self._case.query == "q0" else text
+
+    def _command(self, conf: Path, script: Path) -> list[str | Path]:
+        return [_PYTHON, Path(__file__).with_name("pyflink_query.py"), conf, script, self._out / "table"]
+
+    def _settings(self) -> dict[str, Any]:
+        return {**super()._settings(), "python.executable": _PYTHON}
+
+    def _env(self) -> dict[str, str]:
+        jars = [_BUILT / "target" / "flinkbench-1.jar"]
+        for name in ("hadoop-client-*", "flink-sql-parquet-*"):
+            jars += (_BUILT / "target" / "lib").glob(f"{name}.jar")
+        return {
+            **super()._env(), "FLINK_CONF_DIR": str(self._out / "conf"),
+            "HADOOP_CLASSPATH": os.pathsep.join(map(str, jars)),
+            "LOG4J_PROPERTIES": str(SCRIPT.parent / "src/main/resources/log4j2.properties"),
+            "FLINK_ENV_JAVA_OPTS": f"-Xmx3g -Dbench.checkpoints=INFO -Djava.io.tmpdir={self._out / 'tmp'}",
+        }  # fmt: skip
+
+
 class _Step(NamedTuple):
     """What `InOrder` has written: of file, none, snapshot and restored; and how many files were handed out by then."""
 
@@ -179,7 +224,8 @@ def _steps(log: Path) -> list[_Step]:
     return [_Step(int(at) / 1000, what, int(begun)) for at, what, begun in lines]
 
 
-def _tables(query: Query, source: Path, out: Path) -> list[str]:
+def tables_of(query: Query, source: Path, out: Path) -> list[str]:
+    """The statements that create a query's tables."""
     statements = []
     for stream in (*query.reads, "side"):
         schema = pq.read_schema(min((source / stream).glob("*.parquet")))

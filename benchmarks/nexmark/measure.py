@@ -16,7 +16,7 @@ import psutil
 
 from benchmarks._figures import environment
 from benchmarks.nexmark import events
-from benchmarks.nexmark.flink import Flink, Published
+from benchmarks.nexmark.flink import Flink, Published, PyFlink
 from benchmarks.nexmark.judge import Difference, judge
 from benchmarks.nexmark.queries import QUERIES
 from benchmarks.nexmark.sides import Case, Side, Spark, Times
@@ -26,7 +26,9 @@ LIMIT: Final = 3600.0  # seconds of an undisturbed run
 PATIENCE: Final = 10  # a run with kills may take this many times as long as an undisturbed one
 KILLS: Final = 9  # after each tenth of the input
 _LOOK: Final = 0.1  # seconds between two looks at the processes; memory is looked at in one of ten
-SIDES: Final[Mapping[str, type[Side]]] = {"job": Spark, "plain": Spark, "flink": Flink, "published": Published}
+SIDES: Final[Mapping[str, type[Side]]] = {
+    "job": Spark, "plain": Spark, "flink": Flink, "pyflink": PyFlink, "published": Published,
+}  # fmt: skip
 
 
 @dataclass
@@ -77,6 +79,7 @@ def run(case: Case, folder: Path, undisturbed: float | None = None) -> dict[str,
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     side = SIDES[case.side](case, source, out)
+    side.prepare()
     watch, begin = _Watch(), time.time()
     limit = LIMIT if not case.kills or undisturbed is None else PATIENCE * undisturbed
     kills, starts, ended = _watched(case, side, watch, begin + limit)

@@ -57,6 +57,9 @@ class Side(Protocol):
 
     def __init__(self, case: Case, source: Path, out: Path) -> None: ...
 
+    def prepare(self) -> None:
+        """Build and install what it needs, which is not measured."""
+
     def start(self) -> Tree: ...
 
     def role(self, member: Member) -> str | None:
@@ -81,6 +84,9 @@ class Spark:
         self._case, self._source, self._out = case, source, out
         self._checkpoint = checkpoint_of(case.side, out)
         self._log = SparkLog(str(self._checkpoint))
+
+    def prepare(self) -> None:
+        pass
 
     def start(self) -> Tree:
         case, master = self._case, _MASTER if self._case.kills is None else _CLUSTER

@@ -1,6 +1,8 @@
 """Nexmark's events, its judge, and what is made of its results; the runs themselves are those of `make nexmark`."""
 
+import re
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ import pytest
 
 from benchmarks.nexmark import events, table
 from benchmarks.nexmark.__main__ import Results, cases
+from benchmarks.nexmark.flink import Flink, tables_of
 from benchmarks.nexmark.judge import Difference, answer_of, difference, judge
 from benchmarks.nexmark.queries import QUERIES
-from benchmarks.nexmark.sides import Case, files_read
+from benchmarks.nexmark.sides import Case, Progress, files_read
 from spark_ext.spark.logs.spark_log import SparkLog
 
 ALL = events.arriving(0, 20_000)
@@ -96,6 +99,41 @@ def test_a_table_that_was_never_created_has_lost_each_row_of_the_answer(name: st
     assert 0 < found.rows == found.lost and found.doubled == found.wrong == 0
 
 
+def test_files_that_flink_has_finished_are_judged(written: Path, tmp_path: Path, db: duckdb.DuckDBPyConnection) -> None:
+    answer = answer_of(db, QUERIES["q2"], written)
+    pq.write_table(answer.slice(0, 2), tmp_path / "part-0-0.parquet")
+    pq.write_table(answer.slice(1), tmp_path / "part-1-0.parquet")
+    (tmp_path / ".part-0-1.inprogress").write_text("PAR1")
+    assert judge(QUERIES["q2"], written, tmp_path) == Difference(answer.num_rows, lost=0, doubled=1, wrong=0)
+
+
+def test_flink_has_tables_of_the_streams_with_event_time_where_a_query_needs_it(written: Path, tmp_path: Path) -> None:
+    bid, side = tables_of(QUERIES["q13"], written, tmp_path)
+    assert bid.startswith("CREATE TABLE bid (`auction` BIGINT,") and "`dateTime` TIMESTAMP(3)" in bid
+    assert "`value` STRING) WITH" in side and "WATERMARK" not in bid + side
+    auction, bid, side = tables_of(QUERIES["q9"], written, tmp_path)
+    assert all("WATERMARK" in one for one in (auction, bid)) and "WATERMARK" not in side
+
+
+@pytest.mark.parametrize("name", list(QUERIES))
+def test_words_of_flinks_sql_are_quoted(name: str) -> None:
+    assert not re.search(r"(?<![`\w])(dateTime|day|minute|value)(?![`\w(])", QUERIES[name].of_flink)
+
+
+def test_flinks_log_of_files_tells_how_far_it_is_and_what_it_did_when(tmp_path: Path) -> None:
+    side = Flink(Case("flink", "q0", 2_000, 3), tmp_path, tmp_path)
+    assert side.progress() == Progress(0, 0, 0)
+    lines = ["1000 restored 0", "1100 file 1", "1200 file 2", "2000 snapshot 2", "2100 file 3", "2200 file 4"]
+    (tmp_path / "bid.log").write_text("\n".join(lines) + "\n")
+    moment = datetime.fromtimestamp(2.05).isoformat(" ", "milliseconds")
+    (tmp_path / "driver.log").write_text(f"{moment} INFO  CheckpointCoordinator - Completed checkpoint 1 for job a\n")
+    assert side.progress() == Progress(2, 2, 4)
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / "part-0").touch()
+    times = side.times()
+    assert times[:3] == (1.0, None, [(2.05, 2)]) and len(times.outputs) == 1 and times.steps == [1.1, 2.1]
+
+
 def test_the_answer_is_that_of_a_slow_program(written: Path, db: duckdb.DuckDBPyConnection) -> None:
     bids = pq.read_table(written / "bid").to_pylist()
     tops = Counter[tuple[int, int]]()
@@ -132,6 +170,9 @@ def test_a_case_is_measured_once_and_sides_alternate(tmp_path: Path) -> None:
         ("q0", None, False), ("q5", None, False), ("q0", 0, False), ("q0", 9, False), ("q5", 0, False),
         ("q5", 9, False), ("q5", None, True),
     ]  # fmt: skip
+    assert [one.side for one in cases(["table", "kills"], ["q2", "q5"], ["flink", "published"])] == [
+        "flink", "flink", "published", *["flink"] * 4,
+    ]  # fmt: skip
     results = Results(tmp_path / "out" / "results.jsonl")
     results.add(result(kills=9))
     again = Results(tmp_path / "out" / "results.jsonl")
@@ -161,15 +202,23 @@ def test_what_a_kill_has_cost() -> None:
         "target": "worker", "replaced": 0.5, "epoch": 3.0, "rows": pytest.approx(5.1), "rate": pytest.approx(6.2),
         "again": 100,
     }  # fmt: skip
+    assert table.recovery({**one, "steps": [4.0, 7.0, 9.0, 9.9]}, kill, 1.0)["rate"] == pytest.approx(4.9)
 
 
 def test_pages_show_what_was_measured_and_who_is_faster(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    marks = [f"<!-- nexmark {name}: begin -->\nold\n<!-- nexmark {name}: end -->" for name in ("summary", "kills")]
+    marks = [
+        f"<!-- nexmark {name}: begin -->\nold\n<!-- nexmark {name}: end -->" for name in ("summary", "table", "kills")
+    ]
     page.write_text("before\n" + "\n".join(marks) + "\nafter\n")
     killed = result(side="plain", kills=9, ended=False, lost=3)
-    table.write_pages([result(), result(side="plain", complete=5.0, lost=2), killed], [page])
+    flink = result(side="flink", complete=21.0, core_seconds=5.0)
+    unjudged = result(side="published", rows=None, lost=None, doubled=None, wrong=None)
+    table.write_pages([result(), result(side="plain", complete=5.0, lost=2), flink, unjudged, killed], [page])
     text = page.read_text()
     assert "\nold\n" not in text and text.startswith("before\n") and text.endswith("after\n")
     assert "| spark-ext | 222 | 20 | 1 of 1 | 0 |" in text and "| plain Spark | 667 | 20 | 0 of 1 | 2 |" in text
-    assert "faster than spark-ext in: q0." in text and "does not end" in text
+    assert "| Flink | 105 | 5 | 1 of 1 | 0 |" in text and "| 1.0 | - | - | - | - |" in text
+    assert "plain Spark is faster than spark-ext in: q0.\nIt takes fewer core seconds in: none." in text
+    assert "Flink is faster than spark-ext in: none.\nIt takes fewer core seconds in: q0." in text
+    assert "does not end" in text
