@@ -48,6 +48,10 @@ _PUBLISHED: Final = {
     "table.exec.mini-batch.enabled": "true", "table.exec.mini-batch.allow-latency": "2 s",
     "table.exec.mini-batch.size": 50_000, "table.optimizer.distinct-agg.split.enabled": "true",
 }  # fmt: skip
+_OPENS: Final = " ".join(
+    f"--add-opens=java.base/{one}=ALL-UNNAMED"
+    for one in ("java.lang", "java.util", "java.nio", "java.util.concurrent", "java.time", "sun.nio.ch")
+)
 _TYPES: Final = {pa.int64(): "BIGINT", pa.string(): "STRING", pa.timestamp("us", "UTC"): "TIMESTAMP(3)"}
 _COMPLETED: Final = re.compile(r"(?m)^(\S+ \S+) INFO  CheckpointCoordinator - Completed checkpoint \d+ ")
 _ROLES: Final = {"TaskManagerRunner": "worker", "StandaloneApplicationClusterEntryPoint": "driver"}
@@ -205,7 +209,7 @@ class PyFlink(Flink):
             **super()._env(), "FLINK_CONF_DIR": str(self._out / "conf"),
             "HADOOP_CLASSPATH": os.pathsep.join(map(str, jars)),
             "LOG4J_PROPERTIES": str(SCRIPT.parent / "src/main/resources/log4j2.properties"),
-            "FLINK_ENV_JAVA_OPTS": f"-Xmx3g -Dbench.checkpoints=INFO -Djava.io.tmpdir={self._out / 'tmp'}",
+            "FLINK_ENV_JAVA_OPTS": f"-Xmx3g -Dbench.checkpoints=INFO -Djava.io.tmpdir={self._out / 'tmp'} {_OPENS}",
         }  # fmt: skip
 
 
