@@ -27,7 +27,8 @@ case $1 in
   java) exec "${java[@]}" "${@:2}" ;;
   cluster)
     # What is killed is started again at once.
-    "${java[@]}" -Xmx128m org.apache.flink.runtime.zookeeper.FlinkZooKeeperQuorumPeer "$2/zoo.cfg" 1 &
+    "${java[@]}" -Xmx128m org.apache.flink.runtime.zookeeper.FlinkZooKeeperQuorumPeer \
+      --zkConfigFile "$2/zoo.cfg" --peerId 1 &
     while true; do
       "${java[@]}" -Xmx2g org.apache.flink.runtime.taskexecutor.TaskManagerRunner --configDir "$2" || true
     done &

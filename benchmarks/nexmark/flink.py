@@ -40,6 +40,7 @@ _SETTINGS: Final = {
 _CLUSTER: Final = {
     "heartbeat.interval": "1 s", "heartbeat.timeout": "5 s", "high-availability.type": "zookeeper",
     "high-availability.zookeeper.client.session-timeout": "4 s", "high-availability.cluster-id": "/nexmark",
+    "high-availability.zookeeper.client.connection-timeout": "3 s", "zookeeper.sasl.disable": "true",
     "taskmanager.cpu.cores": _READERS, "taskmanager.memory.task.heap.size": "1536mb",
     "taskmanager.memory.task.off-heap.size": "0",
 }  # fmt: skip
