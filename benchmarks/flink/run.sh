@@ -29,7 +29,7 @@ case $1 in
     # What is killed is started again at once.
     "${java[@]}" -Xmx128m org.apache.flink.runtime.zookeeper.FlinkZooKeeperQuorumPeer \
       --zkConfigFile "$2/zoo.cfg" --peerId 1 &
-    while true; do
+    while kill -0 $$; do
       "${java[@]}" -Xmx2g org.apache.flink.runtime.taskexecutor.TaskManagerRunner --configDir "$2" || true
     done &
     until

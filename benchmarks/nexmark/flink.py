@@ -42,7 +42,9 @@ _CLUSTER: Final = {
     "high-availability.zookeeper.client.session-timeout": "4 s", "high-availability.cluster-id": "/nexmark",
     "high-availability.zookeeper.client.connection-timeout": "3 s", "zookeeper.sasl.disable": "true",
     "taskmanager.cpu.cores": _READERS, "taskmanager.memory.task.heap.size": "1536mb",
-    "taskmanager.memory.task.off-heap.size": "0",
+    "taskmanager.memory.task.off-heap.size": "0", "taskmanager.memory.framework.heap.size": "128mb",
+    "taskmanager.memory.framework.off-heap.size": "128mb", "taskmanager.memory.jvm-metaspace.size": "256mb",
+    "taskmanager.memory.jvm-overhead.min": "192mb", "taskmanager.memory.jvm-overhead.max": "192mb",
 }  # fmt: skip
 _PUBLISHED: Final = {
     "state.backend.type": "rocksdb", "execution.checkpointing.interval": "3 min",

@@ -122,6 +122,7 @@ def test_words_of_flinks_sql_are_quoted(name: str) -> None:
 
 def test_flinks_log_of_files_tells_how_far_it_is_and_what_it_did_when(tmp_path: Path) -> None:
     side = Flink(Case("flink", "q0", 2_000, 3), tmp_path, tmp_path)
+    (tmp_path / "driver.log").touch()
     assert side.progress() == Progress(0, 0, 0)
     lines = ["1000 restored 0", "1100 file 1", "1200 file 2", "2000 snapshot 2", "2100 file 3", "2200 file 4"]
     (tmp_path / "bid.log").write_text("\n".join(lines) + "\n")
