@@ -33,7 +33,7 @@ help:
 	@echo "make test-matrix  the quick tests and a file of each layer for each of PYTHONS, with the oldest and the newest libraries; SPARKS='4.0 4.1 4.3': jobs on each Spark; PLATFORMS='fabric-2.0': with its versions"
 	@echo "make spec       the models of the protocols, and that each of their rules is needed: 3 to 6 minutes"
 	@echo "make bench      ratios against plain Spark, measured side by side in one run; ARGS=--quick: ten figures in ten minutes"
-	@echo "make nexmark Nexmark to its end beside plain Spark, undisturbed and under kills: hours; ARGS='--parts kills --queries q5'"
+	@echo "make nexmark Nexmark to its end beside plain Spark and Flink, undisturbed and under kills: hours; ARGS='--parts kills --queries q5'"
 	@echo "make chaos      every sink, linked queries, checkpoints, savepoints, control events and the flights job, killed at random and at each named step"
 	@echo "make histories  random histories: starts, kills, renames, restored and copied states; exact or refused"
 	@echo "make lint       ruff, the layers of imports, and mypy --strict"
