@@ -8,7 +8,6 @@ import java.util.Map;
 import java.util.Set;
 import org.apache.flink.api.common.typeinfo.TypeInformation;
 import org.apache.flink.configuration.ConfigOption;
-import org.apache.flink.configuration.ConfigOptions;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.connector.file.sink.FileSink;
 import org.apache.flink.connector.file.src.FileSource;
@@ -34,7 +33,6 @@ import org.apache.flink.table.data.RowData;
 import org.apache.flink.table.data.StringData;
 import org.apache.flink.table.factories.DynamicTableSinkFactory;
 import org.apache.flink.table.factories.DynamicTableSourceFactory;
-import org.apache.flink.table.factories.FactoryUtil;
 import org.apache.flink.table.functions.FunctionContext;
 import org.apache.flink.table.functions.LookupFunction;
 import org.apache.flink.table.types.DataType;
@@ -47,9 +45,7 @@ import org.apache.flink.table.types.logical.RowType;
  */
 public final class NexmarkTables implements DynamicTableSourceFactory, DynamicTableSinkFactory {
     static final String CONNECTOR = "nexmark";
-    static final ConfigOption<String> PATH = ConfigOptions.key("path").stringType().noDefaultValue();
-    /** The log of {@link InOrder}. */
-    static final ConfigOption<String> LOG = ConfigOptions.key("log").stringType().defaultValue("/dev/null");
+    static final String PATH = "path";
 
     @Override
     public String factoryIdentifier() {
@@ -58,23 +54,23 @@ public final class NexmarkTables implements DynamicTableSourceFactory, DynamicTa
 
     @Override
     public Set<ConfigOption<?>> requiredOptions() {
-        return Set.of(PATH);
+        return Set.of();
     }
 
     @Override
     public Set<ConfigOption<?>> optionalOptions() {
-        return Set.of(LOG);
+        return Set.of();
     }
 
     @Override
     public DynamicTableSource createDynamicTableSource(Context context) {
-        var options = FactoryUtil.createTableFactoryHelper(this, context).getOptions();
-        return new Source(options.get(PATH), options.get(LOG), context.getPhysicalRowDataType());
+        var options = context.getCatalogTable().getOptions();
+        return new Source(options.get(PATH), options.get("log"), context.getPhysicalRowDataType());
     }
 
     @Override
     public DynamicTableSink createDynamicTableSink(Context context) {
-        String path = FactoryUtil.createTableFactoryHelper(this, context).getOptions().get(PATH);
+        String path = context.getCatalogTable().getOptions().get(PATH);
         return new Sink(path, (RowType) context.getPhysicalRowDataType().getLogicalType());
     }
 
