@@ -62,6 +62,7 @@ class Postgres(ChannelSource):
         super().__init__(options)
         self._resumed = False
         self._known: tuple[Channel, ...] = ()
+        self._plan: list[Channel] | None = None  # the channels of a table that is read with increments
         self._finished: frozenset[str] = frozenset()
         self._begun: Identity | None = None  # of the table that is read with increments
         self._stored = ""  # the storage of that table when it was last looked at
@@ -141,7 +142,7 @@ class Postgres(ChannelSource):
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
         """Remember which ranges were ever started."""
         self._resumed = True
-        self._known, self._finished = tuple(known), finished
+        self._known, self._finished, self._plan = tuple(known), finished, None
 
     def open(self) -> None:
         """Check server, table and key before the query starts."""
@@ -154,7 +155,13 @@ class Postgres(ChannelSource):
         with self._asking():
             if self.bounded:
                 return self._ranges_left()
-            return self._ranges_of_plan()
+            if not self._resumed:
+                # An AvailableNow run calls this before it knows what was started: all channels that a plan may have.
+                return [Channel(INCREMENT), *(Channel(f"range-{number}") for number in range(MOST))]
+            if self._plan is None:
+                # Once: what comes later is in the increment, and ranges that have finished since stay finished.
+                self._plan = self._ranges_of_plan()
+            return self._plan
 
     def _ranges_left(self) -> list[Channel]:
         started = [parse(name) for name in {channel.id for channel in self._known} | self._finished]
@@ -183,9 +190,6 @@ class Postgres(ChannelSource):
             raise refused(f"the table was divided by '{name}' so far, but the key is now '{key.name}'", self._who, do)
 
     def _ranges_of_plan(self) -> list[Channel]:
-        if not self._resumed:
-            # An AvailableNow run calls this before it knows what was started: all channels that a plan may have.
-            return [Channel(INCREMENT), *(Channel(f"range-{number}") for number in range(MOST))]
         kept = next((channel.data for channel in self._known if channel.id == INCREMENT), None)
         if kept is not None:
             self._refuse_other_key([kept["key"]])

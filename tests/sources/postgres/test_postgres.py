@@ -121,6 +121,16 @@ def test_rows_that_are_committed_late_are_not_missed(table: Database, way: dict[
 
 
 @pytest.mark.parametrize("way", GROWING.values(), ids=GROWING)
+def test_a_planner_that_looks_for_channels_again_reads_all_rows_once(table: Database, way: dict[str, Any]) -> None:
+    found = run(table, discovery_interval="0", rows_per_channel="15", **way)
+    for _ in range(3):
+        to_rest(found)
+        table.run("INSERT INTO t (word) SELECT 'later' FROM generate_series(1, 40)", "ANALYZE t")
+    to_rest(found)
+    assert ids(found) == list(range(1, 141))
+
+
+@pytest.mark.parametrize("way", GROWING.values(), ids=GROWING)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_table_that_grows_under_random_crashes(table: Database, way: dict[str, Any], seed: int) -> None:
     """Transactions that overlap, while epochs are planned, lost and replayed: each row once."""
