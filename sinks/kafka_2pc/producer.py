@@ -28,6 +28,8 @@ from spark_ext.sinks.kafka_2pc.staging import Staged
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
+    from spark_ext.sinks.contract import Epoch
+
 # Newer clients abort in `close` once more, and warn where that cannot be, as after a fatal error.
 warnings.filterwarnings("ignore", "Producer abort_transaction failed during close", RuntimeWarning)
 
@@ -279,6 +281,16 @@ def session(
         raise
     _open[key] = (mark, fresh)
     return fresh
+
+
+def forget_passed(options: KafkaOptions, epochs: EpochsTopic, epoch: Epoch) -> None:
+    """Close the session of this process if another one has committed an epoch since.
+
+    Spark gives the epochs of several queries to several processes by turns, and the last one has taken the id.
+    """
+    kept = _open.get((options.bootstrap_servers, epochs.key))
+    if kept is not None and kept[1].record.epochs.get(epoch.application, -1) < epoch.number - 1:
+        forget(options, epochs)
 
 
 def forget(options: KafkaOptions, epochs: EpochsTopic) -> None:

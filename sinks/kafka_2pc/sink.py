@@ -149,7 +149,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Staged]) -> CommitOutcome:
         """Publish all messages of the epoch and its record in one transaction."""
-        from spark_ext.sinks.kafka_2pc.producer import forget, session
+        from spark_ext.sinks.kafka_2pc.producer import forget, forget_passed, session
 
         options, staging = self.options, self._staging
 
@@ -157,6 +157,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
             self._refuse_newer(record, epoch.mark)
 
         try:
+            forget_passed(options, self._epochs, epoch)
             held = session(options, self._epochs, self._limits, epoch.mark, refuse_newer, refuse_newer)
             topics = self._topic_ids({topic for one in prepared for topic, _ in one.topics}) if epoch.start else {}
             self._check(held.record, epoch, topics)

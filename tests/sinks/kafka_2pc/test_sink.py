@@ -27,6 +27,7 @@ from spark_ext.errors import (
 )
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
+from spark_ext.sinks.kafka_2pc import producer
 from spark_ext.sinks.kafka_2pc.epochs import PARTITIONS, EpochRecord
 from tests.servers.kafka import Broker
 from tests.servers.kafka_reader import ANSWER_S
@@ -114,6 +115,19 @@ def test_a_producer_that_took_the_transactional_id_is_found_out(kafka: Broker, t
         sink.commit(1, prepared)
     assert sink.commit(1, prepared) is CommitOutcome.COMMITTED
     assert values(kafka, topic) == ["a", "b"]
+
+
+def test_processes_that_commit_by_turns_do_not_refuse_each_other(
+    kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark gives the epochs of a query to any process that commits for its session; each keeps its producer."""
+    topic = kafka.topic()
+    sink = Sink(kafka, tmp_path, topic=topic)
+    kept: list[dict[Any, Any]] = [{}, {}]
+    for number in range(4):
+        monkeypatch.setattr(producer, "_open", kept[number % 2])
+        sink.run(number, str(number))
+    assert values(kafka, topic) == ["0", "1", "2", "3"]
 
 
 def test_outside_a_job_nothing_commits_once_a_job_has_claimed_it(kafka: Broker, tmp_path: Path) -> None:
