@@ -47,12 +47,12 @@ class _Watch:
                 times = member.process.cpu_times()
                 self.cpu[member.pid, member.process.create_time()] = times.user + times.system
                 if self.looks % 10 == 0:
-                    total += _pss(member.pid)
+                    total += pss(member.pid)
         self.looks += 1
         self.memory = max(self.memory, total)
 
 
-def _pss(pid: int) -> int:
+def pss(pid: int) -> int:
     """Bytes of memory; what processes share is divided among them."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -23,12 +23,17 @@ _OLD_RATE: Final = 1.25  # an epoch is as fast as before if it takes at most thi
 
 
 def write_pages(results: Sequence[Result], pages: Iterable[Path] = PAGES) -> None:
-    """Replace what stands between the marks `nexmark NAME` of the pages; a page without a mark stays as it is."""
+    """Replace what stands between the marks `nexmark NAME` of the pages."""
     parts = {"summary": summary(results), "table": table(results), "kills": kills(results), "queries": texts()}
+    write_between("nexmark", parts, pages)
+
+
+def write_between(owner: str, parts: Mapping[str, str], pages: Iterable[Path]) -> None:
+    """Replace what stands between the marks `OWNER NAME` of the pages; a page without a mark stays as it is."""
     for page in pages:
         text = page.read_text()
         for name, part in parts.items():
-            text = replaced(text, f"nexmark {name}", part)
+            text = replaced(text, f"{owner} {name}", part)
         page.write_text(text)
 
 
@@ -51,7 +56,7 @@ def table(results: Sequence[Result]) -> str:
             ]
             for one in _ordered(some)
         ]  # fmt: skip
-        parts.append(f"{title}\n\n{_markdown(head, rows)}")
+        parts.append(f"{title}\n\n{markdown(head, rows)}")
     return "\n\n".join(parts) or "Not measured yet."
 
 
@@ -87,7 +92,7 @@ def kills(results: Sequence[Result]) -> str:
                 f"{before['events'] / before['seconds']:,.0f}" if before else "-", *_rows(one), _load(one),
             ]
         )  # fmt: skip
-    return _markdown(head, rows) if rows else "Not measured yet."
+    return markdown(head, rows) if rows else "Not measured yet."
 
 
 def recovery(result: Result, kill: Result, usual: float | None) -> Result:
@@ -145,7 +150,7 @@ def summary(results: Sequence[Result]) -> str:
     cores = max(one["environment"]["cores"] for one in plain)
     lines = [
         f"{events:,} events, {cores} cores, with a load of {min(loads):g} to {max(loads):g} at the ends of the runs.",
-        "", _markdown(head, rows), "",
+        "", markdown(head, rows), "",
     ]  # fmt: skip
     ours = sides.pop("job", {})
     for side, found in sides.items() if ours else ():
@@ -202,5 +207,6 @@ def _median(values: Iterable[float | None]) -> str:
     return f"{statistics.median(known):.1f}" if known else "-"
 
 
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))

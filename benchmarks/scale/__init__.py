@@ -1,0 +1,1 @@
+"""How what a job costs grows with its queries, its input and its history."""
