@@ -15,12 +15,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 
+from spark_ext.delta import light_arrow
 from spark_ext.delta.fenced_log import NO_HOOKS
 from spark_ext.delta.transactions import Fence
 from spark_ext.delta.where import Where, sql
@@ -69,6 +70,7 @@ class MaintenanceSettings:
 
 
 DEFAULTS = MaintenanceSettings()
+SPARED: Final = 8  # how many times the size of all smaller files a file has at least that is not merged with them
 
 
 @dataclass(frozen=True)
@@ -129,18 +131,39 @@ def _file_count(table: LedgerTable[Any]) -> int:
 
 
 def compact(table: LedgerTable[Any], small_files: int, fence: Fence | None = None) -> Iterable[Done]:
-    """Put the files of a table into one, if there are many; anybody may, without a fence, as no row changes."""
+    """Merge the files of a table, if there are many; anybody may, without a fence, as no row changes."""
     count = _file_count(table)
     if count < small_files:
         return
 
     def act(delta: DeltaTable, properties: CommitProperties) -> None:
-        delta.optimize.compact(commit_properties=properties, post_commithook_properties=NO_HOOKS)
+        sizes = light_arrow.read_all(delta.get_add_actions().select(["size_bytes"]))["size_bytes"].to_pylist()
+        spared = spared_from(sizes)
+        delta.optimize.compact(
+            target_size=None if spared is None else spared - 1,  # greater files stay
+            commit_properties=properties,
+            post_commithook_properties=NO_HOOKS,
+        )
         # So that a new handle reads the entry of one file, not those of all replaced ones.
         delta.create_checkpoint()
 
     if table.change(act, fence, "compacting"):
         yield Done(table.name, "compact", count)
+
+
+def spared_from(sizes: Sequence[int]) -> int | None:
+    """The size from which a compaction leaves files as they are; None: it merges all of them. Pure.
+
+    A file is written again only once all smaller ones have an eighth of its size. Otherwise each compaction of a long
+    history would write all of it.
+    """
+    found, rest = None, sum(sizes)
+    for size in sorted(sizes, reverse=True):
+        rest -= size
+        if size <= SPARED * rest or not rest:
+            break
+        found = size
+    return found
 
 
 def _sweep(

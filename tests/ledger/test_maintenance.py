@@ -8,6 +8,7 @@ import pytest
 from spark_ext.errors import FencedError
 from spark_ext.ledger import Ledger, LedgerWriter, MaintenanceSettings, maintain, schema, start_incarnation
 from spark_ext.ledger.incarnation import forget
+from spark_ext.ledger.maintenance import spared_from
 from spark_ext.ledger.schema import EpochRow, Row
 from spark_ext.ledger.tables import LedgerTable
 from spark_ext.ledger.view import SourceView
@@ -129,6 +130,34 @@ def test_compaction_does_not_fence_its_own_incarnation(writer: LedgerWriter) -> 
     other.append(epoch(3, at=now()))
     writer.append(epoch(4, at=now()))
     assert sorted(row.epoch for row in writer.ledger.table(EpochRow).rows()) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "spared"),
+    [
+        ([], None),
+        ([5], None),
+        ([5, 5, 5], None),
+        ([1_000, 60, 65], None),
+        ([1_001, 60, 65], 1_001),
+        ([60, 100_000, 65, 1_001], 1_001),
+        ([100_000, 10_000, 9_000, 5], None),
+    ],
+)
+def test_a_file_stays_while_all_smaller_ones_have_less_than_an_eighth_of_its_size(
+    sizes: list[int], spared: int | None
+) -> None:
+    assert spared_from(sizes) == spared
+
+
+def test_a_compaction_writes_what_was_added_and_not_the_history(writer: LedgerWriter) -> None:
+    writer.append([epoch(number, at=now()) for number in range(20_000)])
+    (history,) = (Path(writer.ledger.folder) / "epochs").glob("*.parquet")
+    for number in range(20_000, 20_004):
+        writer.append(epoch(number, at=now()))
+    maintain(writer.ledger, now(), AT_ONCE, writer.incarnation.fence)
+    assert history.exists() and files(writer, "epochs") == 2
+    assert sorted(row.epoch for row in writer.ledger.table(EpochRow).rows()) == list(range(20_004))
 
 
 def test_replaced_files_stay_for_a_slow_reader(writer: LedgerWriter) -> None:
