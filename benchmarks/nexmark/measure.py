@@ -53,10 +53,11 @@ class _Watch:
 
 
 def pss(pid: int) -> int:
-    """Bytes of memory; what processes share is divided among them."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
+    """Bytes of memory; what processes share is divided among them. 0 if the process has ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
     return 0
 
 

@@ -21,7 +21,7 @@ app = typer.Typer(add_completion=False)
 def main(
     curves: Annotated[str, typer.Option(help="Some of them, such as epochs,queries.")] = ",".join(CURVES),
     quick: Annotated[bool, typer.Option(help=f"Only the {QUICK} smallest sizes of each curve.")] = False,
-    most: Annotated[int | None, typer.Option(help="Measure this many sizes, and leave the rest to other runs.")] = None,
+    sizes: Annotated[str, typer.Option(help="Only these sizes, such as 100,1000.")] = "",
     out: Annotated[Path, typer.Option(help="Where results.jsonl is kept.")] = Path("out/scale"),
     pages: Annotated[bool, typer.Option(help="Write the tables into docs/scale.md.")] = True,
 ) -> None:
@@ -33,7 +33,10 @@ def main(
     known = {(one["curve"], one["size"]) for one in results}
     chosen = [CURVES[name] for name in curves.split(",")]
     due = [(curve, size) for curve in chosen for size in curve.sizes[: QUICK if quick else None]]
-    for curve, size in [one for one in due if (one[0].name, one[1]) not in known][:most]:
+    only = [int(size) for size in sizes.split(",") if size]
+    for curve, size in due:
+        if (curve.name, size) in known or (only and size not in only):
+            continue
         # A process of its own; its problem does not keep the others from being measured.
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             try:

@@ -6,17 +6,18 @@ Rows are those of the ledger's own classes, written by its tables; what Spark's 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks._spark import checkpoint_of
 from spark_ext.control import stamps
 from spark_ext.exchange.arrow.log import ArrowLog
-from spark_ext.exchange.entries import Entry, EntryKind, LogState
+from spark_ext.exchange.entries import Entry, LogState
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.maintenance import compact
 from spark_ext.ledger.schema import (
@@ -36,6 +37,7 @@ from spark_ext.storage import LocalFolder
 
 QUERY: Final = "q"
 SOURCE: Final = "in"
+NOW: Final = datetime.now(timezone.utc)
 DAYS: Final = 29  # over which a history is spread: some rows expire when they are 30 days old
 COMMIT: Final = 10_000  # numbers whose rows are written by one commit
 LINKS: Final = 10_000  # names of one file: a file system allows some 65,000
@@ -49,18 +51,18 @@ def write(state: Path, count: int, rows_of: RowsOf, first: int = 1) -> Row:
 
     As after maintenance they are in one file.
     """
-    ledger, begin = Ledger(str(state)), datetime.now(timezone.utc) - timedelta(days=DAYS)
-    step, kinds = timedelta(days=DAYS) / count, set[type[Row]]()
-    for start in range(first, count + 1, COMMIT):
-        numbers = range(start, min(start + COMMIT, count + 1))
-        rows = sorted((row for n in numbers for row in rows_of(n, begin + n * step)), key=lambda row: row.table)
-        for _, group in groupby(rows, key=lambda row: row.table):
-            some = list(group)
-            ledger.table(type(some[0])).append(some)
-            kinds.add(type(some[0]))
-    for kind in kinds:
+    ledger, begin, step = Ledger(str(state)), NOW - timedelta(days=DAYS), timedelta(days=DAYS) / count
+    rows = defaultdict[type[Row], list[Row]](list)
+    for n in range(first, count + 1):
+        for row in rows_of(n, begin + n * step):
+            rows[type(row)].append(row)
+        if n % COMMIT == 0 or n == count:
+            for kind, some in rows.items():
+                ledger.table(kind).append(some)
+                some.clear()
+    for kind in rows:
         list(compact(ledger.table(kind), 2))
-    return rows_of(count, begin + count * step)[0]
+    return rows_of(count, NOW)[0]
 
 
 def epochs(state: Path, count: int) -> Row:
@@ -80,14 +82,18 @@ def epochs(state: Path, count: int) -> Row:
 
 def control(state: Path, count: int) -> Row:
     """Let the query have obeyed `count` control events, which have set one key."""
+    event = ControlEventRow(
+        event_id="", sequence=0, kind="set_config", target="job", value={}, status="accepted", lineage=1,
+        incarnation=1, at=NOW, reason="", delivery="immediate", origin="cli",
+    )  # fmt: skip
+    step = ControlTransitionRow(
+        event_id="", sequence=0, status="applied", query=QUERY, epoch=1, lineage=1, incarnation=1, at=NOW, reason=""
+    )
 
     def rows(n: int, at: datetime) -> list[Row]:
-        event = ControlEventRow(
-            event_id=f"{n:032x}", sequence=n, kind="set_config", target="job", value={"key": "rate", "value": n},
-            status="accepted", lineage=1, incarnation=1, at=at, reason="", delivery="immediate", origin="cli",
-        )  # fmt: skip
-        steps = (("applied", QUERY, n // 100), ("acknowledged", "", None))
-        return [event, *(_step(event, status, query, epoch) for status, query, epoch in steps)]
+        own: dict[str, Any] = {"event_id": f"{n:032x}", "sequence": n, "at": at}
+        over = replace(step, status="acknowledged", query="", epoch=None, **own)
+        return [replace(event, value={"key": "rate", "value": n}, **own), replace(step, **own), over]
 
     last = write(state, count, rows)
     assert isinstance(last, ControlEventRow)
@@ -96,49 +102,34 @@ def control(state: Path, count: int) -> Row:
     return last
 
 
-def _step(event: ControlEventRow, status: str, query: str, epoch: int | None) -> ControlTransitionRow:
-    return ControlTransitionRow(
-        event_id=event.event_id, sequence=event.sequence, status=status, query=query, epoch=epoch, lineage=1,
-        incarnation=1, at=event.at, reason="",
-    )  # fmt: skip
-
-
 def incidents(state: Path, count: int) -> Row:
     """Let `count` failures have been reported and resolved, each with its stack."""
+    given = IncidentRow(
+        incident_id="", at=NOW, job="bench", incarnation=1, operator=f"job 'bench', query '{QUERY}'", type="failure",
+        labels={"type": "NETWORK", "origin": "library"}, severity="WARNING", what="", action="restart 1 in 100 ms",
+        fingerprint="", evidence={},
+    )  # fmt: skip
+    opened = IncidentChangeRow(incident_id="", at=NOW, old="", new="OPEN", cause="", incarnation=1, count=1)
 
     def rows(n: int, at: datetime) -> list[Row]:
-        incident = f"{n:032x}"
-        changes = (("", "OPEN", at), ("OPEN", "RESOLVED", at + timedelta(seconds=1)))
-        return [
-            IncidentRow(
-                incident_id=incident, at=at, job="bench", incarnation=1, operator=f"job 'bench', query '{QUERY}'",
-                type="failure", labels={"type": "NETWORK", "origin": "library"}, severity="WARNING",
-                what=f"the server closed connection {n}", action="restart 1 in 100 ms", fingerprint=f"{n % 100:x}",
-                evidence={"stack": "\n".join(f"at some.Class.method(File.java:{n + line})" for line in range(40))},
-            ),
-            *(
-                IncidentChangeRow(
-                    incident_id=incident, at=moment, old=old, new=new, cause="an epoch", incarnation=1, count=1
-                )
-                for old, new, moment in changes
-            ),
-        ]  # fmt: skip
+        own: dict[str, Any] = {"incident_id": f"{n:032x}", "at": at}
+        stack = "\n".join(f"at some.Class.method(File.java:{n + line})" for line in range(40))
+        what = f"the server closed connection {n}"
+        one = replace(given, what=what, fingerprint=f"{n % 100:x}", evidence={"stack": stack}, **own)
+        change = replace(opened, **own)
+        return [one, change, replace(change, old="OPEN", new="RESOLVED", at=at + timedelta(seconds=1))]
 
     return write(state, count, rows)
 
 
 def channels(state: Path, count: int) -> Row:
     """Let `count` channels of `steps`, those that are short, have finished."""
-
-    def rows(n: int, at: datetime) -> list[Row]:
-        return [
-            FinishedRow(
-                kind="channel", query=QUERY, source=SOURCE, channel=f"short-{n - 1:06d}", sequence=n, epoch=1,
-                lineage=1, incarnation=1, position=0, drained=False, at=at, data=-1,
-            )
-        ]  # fmt: skip
-
-    last = write(state, count, rows)
+    given = FinishedRow(
+        kind="channel", query=QUERY, source=SOURCE, channel="", sequence=0, epoch=1, lineage=1, incarnation=1,
+        position=0, drained=False, at=NOW, data=-1,
+    )  # fmt: skip
+    name = "short-{:06d}".format
+    last = write(state, count, lambda n, at: [replace(given, channel=name(n - 1), sequence=n, at=at)])
     _change_offsets(state, confirmed=count, sequence=count)
     return last
 
@@ -165,31 +156,20 @@ class _Unsynced(LocalFolder):
         return super().create_once(name, content, writer=writer)
 
 
-def entries(exchange: Path, count: int) -> None:
-    """Let the exchange have `count` more entries that are to be read, each a copy of its newest epoch."""
+def entries(state: Path, count: int) -> None:
+    """Let an exchange have `count` more entries that are to be read, each with the rows of its newest epoch."""
+    (exchange,) = state.glob("exchanges/*")
     log = ArrowLog(_Unsynced(exchange / "log"), "benchmark")
-    number = next(n for n in range(log.look().last, -1, -1) if (one := log.entry(n)) and one.segments)
-    given = log.entry(number)
-    assert given is not None
-    for names in _copied(exchange / "data", given, count):
-        segments = tuple(replace(one, name=name) for one, name in zip(given.segments, names, strict=True))
+    given = next(one for n in range(log.look().last, -1, -1) if (one := log.entry(n)) and one.segments)
+    there = [exchange / "data" / one.name for one in given.segments]
+    for n in range(count):
+        named = [one.with_name(given.segments[i].name.replace("-e", f"-e9{n:07d}")) for i, one in enumerate(there)]
+        for source, name in zip(there, named, strict=True):
+            (os.link if n % LINKS else shutil.copyfile)(source, name)
+        there = there if n % LINKS else named
+        segments = tuple(replace(one, name=name.name) for one, name in zip(given.segments, named, strict=True))
 
-        def more(state: LogState, segments: Any = segments) -> Entry:
-            return replace(given, kind=EntryKind.EPOCH, segments=segments, total=state.total + given.row_count)
+        def more(log: LogState, segments: Any = segments) -> Entry:
+            return replace(given, segments=segments, total=log.total + given.row_count)
 
         log.append(more, "0")
-
-
-def _copied(folder: Path, given: Entry, count: int) -> Iterator[list[str]]:
-    """Names of files with the rows of an entry."""
-    sources = [folder / one.name for one in given.segments]
-    for n in range(count):
-        names = [one.with_name(one.name.replace("-e", f"-e9{n:07d}", 1)) for one in sources]
-        for source, name in zip(sources, names, strict=True):
-            if n % LINKS:
-                os.link(source, name)
-            else:
-                name.write_bytes(source.read_bytes())
-        if n % LINKS == 0:
-            sources = names
-        yield [one.name for one in names]

@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -44,73 +44,76 @@ FIRST: Final = 15  # epochs of the run before: workers start, and code is compil
 WARM: Final = 8  # epochs behind the start that do not count
 EPOCHS: Final = 40
 SMALL: Final = MaintenanceSettings().small_files  # commits between two compactions
-IDLE: Final = 0.001  # CPU time of the work of `_Slowness` on an idle machine, s
+IDLE: Final = 0.001  # CPU time of what `_worked` does on an idle machine, s
 STEPS: Final = 1_000_000  # more than any run takes
 
 Figures = dict[str, float]
-Made = Callable[[SparkSession, Path, int, bool], sx.Job]
-"""A job of a size in a folder; the last argument says whether its history is written."""
+Fill = Callable[[sx.Job, SparkSession, Path, int, bool], object]
+"""Adds the queries of a job of a size, in a folder; the last argument says whether its history is written."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What grows, to which sizes, and what is measured there."""
+    """What grows, to which sizes."""
 
     name: str
     what: str
     sizes: tuple[int, ...]
-    job: Made | None = None  # None: `measure` measures something else
+    fill: Fill
     past: Callable[[Path, int], Row | None] | None = None  # writes the history, of which an epoch is independent
     of_processes: bool = False  # whether memory and processes are what its size is about
-    partitions: bool = False  # whether the size is that of the shuffle
-    measure: Callable[[Path, int], Figures] | None = None
 
 
 def run(name: str, size: int) -> dict[str, Any]:
     """Measure one size of a curve, in this process, which must be new: a JVM that has run is faster."""
-    curve = CURVES[name]
+    curve, row = CURVES[name], None
+    conf = {"spark.sql.shuffle.partitions": str(size)} if name == "partitions" else None
     with workplace() as folder:
-        if curve.measure is not None:
-            found = curve.measure(folder, size)
-        else:
-            conf = {"spark.sql.shuffle.partitions": str(size)} if curve.partitions else None
-            with session(f"scale {curve.name}", conf) as spark:
-                found, row = _run(curve, spark, folder, size)
+        with session(f"scale {name}", conf) as spark:
+            _ran(_started(curve, spark, folder, size, past=False), _committed(folder, FIRST))
             if curve.past is not None:
-                found |= _views(folder / "state", row)
+                row = curve.past(folder / "state", size)
+            found = {} if name == "jobs" else _run(curve, spark, folder, size)
+        if name == "jobs":
+            found = _served(folder, size)
+        elif curve.past is not None:
+            found |= {} if row is None else _upkeep(folder / "state", row)
+            found |= _views(folder / "state", row)
     rounded = {name: float(f"{value:.4g}") for name, value in found.items()}
-    return {"curve": curve.name, "size": size, **rounded, "environment": environment()}
+    return {"curve": name, "size": size, **rounded, "environment": environment()}
 
 
-def _run(curve: Curve, spark: SparkSession, folder: Path, size: int) -> tuple[Figures, Row | None]:
-    assert curve.job is not None
+def _started(curve: Curve, spark: SparkSession, folder: Path, size: int, *, past: bool) -> sx.Job:
+    job = sx.Job(spark, JOB, state=folder / "state")
+    curve.fill(job, spark, folder, size, past)
+    return job.start()
+
+
+def _committed(folder: Path, epoch: int) -> Callable[[], bool]:
+    return commit_file(checkpoint_of(folder / "state"), epoch).exists
+
+
+def _run(curve: Curve, spark: SparkSession, folder: Path, size: int) -> Figures:
     checkpoint, state = checkpoint_of(folder / "state"), folder / "state"
-
-    def committed(epoch: int) -> Callable[[], bool]:
-        return commit_file(checkpoint, epoch).exists
-
-    _ran(curve.job(spark, folder, size, False).start(), committed(FIRST))
-    row = None if curve.past is None else curve.past(state, size)
     before = SparkLog(str(checkpoint)).newest_commit() or 0
     with _spent() as start:
-        job = curve.job(spark, folder, size, True).start()
-        until(committed(before + 1), "the first epoch is committed", job)
+        job = _started(curve, spark, folder, size, past=True)
+        until(_committed(folder, before + 1), "the first epoch is committed", job)
     first, last = before + WARM, before + WARM + EPOCHS
-    until(committed(first), "the first epochs are committed", job)
-    begun, slow = _rounds(state), _Slowness()
+    until(_committed(folder, first), "the first epochs are committed", job)
+    begun, done, work = _rounds(state), _committed(folder, last), list[float]()
     with _spent() as cost:
-        until(lambda: slow.ask() and committed(last)(), "the epochs that count are committed", job)
-    rounds = _rounds(state) - begun
+        until(lambda: _worked(work) and done(), "the epochs that count are committed", job)
+    rounds, slowness = _rounds(state) - begun, statistics.mean(work) / IDLE
     members = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    found = {
-        "cpu_ms": 1000 * (cost[0] - slow.spent) / rounds / float(slow), "wall_ms": 1000 * cost[1] / rounds,
-        "slowness": float(slow), "processes": len(members), "pss_mb": sum(map(_memory, members)) / 1e6,
-        "start_cpu_s": start[0], "start_wall_s": start[1],
-    }  # fmt: skip
+    memory = sum(pss(one.pid) for one in members)
     _ran(job, lambda: True)
     sizes = _written(folder, committed_at(checkpoint, first), committed_at(checkpoint, last))
-    found |= {"bytes": sum(sizes) / rounds, "files": len(sizes) / rounds}
-    return found | ({} if row is None else _upkeep(state, row)), row
+    return {
+        "cpu_ms": 1000 * (cost[0] - sum(work)) / rounds / slowness, "wall_ms": 1000 * cost[1] / rounds,
+        "slowness": slowness, "bytes": sum(sizes) / rounds, "files": len(sizes) / rounds, **_both("start", start),
+        "processes": len(members), "pss_mb": memory / 1e6,
+    }  # fmt: skip
 
 
 def _ran(job: sx.Job, condition: Callable[[], bool]) -> None:
@@ -135,38 +138,22 @@ def _spent(seconds: Callable[[], float] = working_seconds) -> Iterator[list[floa
     found += [seconds() - cpu, time.perf_counter() - begin]
 
 
-class _Slowness:
-    """How much more CPU time work takes now than on an idle machine, which shares its caches with nobody."""
-
-    def __init__(self) -> None:
-        self.spent = 0.0  # CPU time that asking has taken, s
-        self._count = 0
-
-    def ask(self) -> bool:
-        begin = time.thread_time()
-        hashlib.sha256(b"".join(b"%d" % number for number in range(10_000))).digest()
-        self.spent += time.thread_time() - begin
-        self._count += 1
-        return True
-
-    def __float__(self) -> float:
-        return self.spent / self._count / IDLE
+def _both(name: str, spent: Sequence[float]) -> Figures:
+    return {f"{name}_cpu_s": spent[0], f"{name}_wall_s": spent[1]}
 
 
-def _memory(process: psutil.Process) -> int:
-    with suppress(OSError):
-        return pss(process.pid)
-    return 0
+def _worked(times: list[float]) -> bool:
+    """Add the CPU time of work that is always the same, s: it takes more where others use the machine's caches."""
+    begin = time.thread_time()
+    hashlib.sha256(b"".join(b"%d" % number for number in range(10_000))).digest()
+    times.append(time.thread_time() - begin)
+    return True
 
 
 def _written(folder: Path, begin: float, end: float) -> list[int]:
     """The sizes of the files that were written last in a period, s since 1970."""
-    found = []
-    for one in folder.rglob("*"):
-        seen = one.stat()
-        if begin < seen.st_mtime <= end and one.is_file():
-            found.append(seen.st_size)
-    return found
+    found = [one.stat() for one in folder.rglob("*") if one.is_file()]
+    return [one.st_size for one in found if begin < one.st_mtime <= end]
 
 
 def _upkeep(state: Path, row: Row) -> Figures:
@@ -186,12 +173,7 @@ def _upkeep(state: Path, row: Row) -> Figures:
 
 def _views(state: Path, row: Row | None) -> Figures:
     """The command `status`, the first view of the page, and the one behind another row."""
-
-    def children() -> float:
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return used.ru_utime + used.ru_stime
-
-    with _spent(children) as status:
+    with _spent(lambda: sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])) as status:
         subprocess.run([*_COMMAND, "status", str(state), "--json"], stdout=subprocess.DEVNULL, check=True)
     with _server([state]) as server:
         with _spent(server.seconds) as page:
@@ -201,10 +183,7 @@ def _views(state: Path, row: Row | None) -> Figures:
         time.sleep(POLL_EVERY)  # before, it does not look at the ledger
         with _spent(server.seconds) as again:
             server.get(f"/v1/jobs/{JOB}/page")
-    return {
-        "status_cpu_s": status[0], "status_wall_s": status[1], "page_cpu_s": page[0], "page_wall_s": page[1],
-        "again_cpu_s": again[0], "again_wall_s": again[1], "page_pss_mb": server.most / 1e6,
-    }  # fmt: skip
+    return _both("status", status) | _both("page", page) | _both("again", again) | {"page_pss_mb": server.most / 1e6}
 
 
 _COMMAND: Final = (sys.executable, "-m", "spark_ext")
@@ -219,7 +198,7 @@ class _Server:
         request = urllib.request.Request(self._url + path, headers={"Authorization": f"Bearer {self._token}"})
         with urllib.request.urlopen(request, timeout=200) as answer:
             content: bytes = answer.read()
-        self.most = _memory(self._process)
+        self.most = pss(self._process.pid)
         return content
 
     def seconds(self) -> float:
@@ -239,10 +218,13 @@ def _server(states: Sequence[Path]) -> Iterator[_Server]:
 
 
 def _served(folder: Path, size: int) -> Figures:
-    """A server of many jobs: its start with the list of them, the list again, and the page of one."""
-    with session("scale jobs") as spark:
-        _ran(_plain(spark, folder, size, False).start(), commit_file(checkpoint_of(folder / "state"), FIRST).exists)
-    states = [_copied(folder, number) for number in range(size)]
+    """A server of copies of a job: its start with the list of them, the list again, and the page of one."""
+    states = []
+    for number in range(size):
+        states.append(folder / "states" / str(number))
+        shutil.copytree(folder / "state", states[-1], ignore=lambda name, _: {"jobs", "queries"})
+        one = Incarnation(f"{JOB}-{number}", f"{number:032x}", 1, 1)
+        Ledger(str(states[-1])).table(JobRow).append([job_row(one, event) for event in ("started", "ended")])
     begin = time.perf_counter()
     with _server(states) as server:
         server.get("/v1/jobs")
@@ -251,112 +233,82 @@ def _served(folder: Path, size: int) -> Figures:
             server.get("/v1/jobs")
         with _spent(server.seconds) as page:
             server.get(f"/v1/jobs/{JOB}-{size - 1}/page")
-        return {
-            "start_cpu_s": start[0], "start_wall_s": start[1], "cpu_ms": 1000 * again[0], "wall_ms": 1000 * again[1],
-            "page_cpu_s": page[0], "page_wall_s": page[1], "pss_mb": server.most / 1e6, "processes": 1,
-        }  # fmt: skip
-
-
-def _copied(folder: Path, number: int) -> Path:
-    """A copy of the state as that of a job with another name."""
-    state = folder / "states" / str(number)
-    shutil.copytree(folder / "state" / "ledger", state / "ledger", ignore=shutil.ignore_patterns("jobs"))
-    one = Incarnation(f"{JOB}-{number}", f"{number:032x}", 1, 1, start=1, starts=frozenset(), older="", kind="")
-    jobs = Ledger(str(state)).table(JobRow)
-    jobs.append([job_row(one, event, jvm_pid=None, application_id="") for event in ("started", "ended")])
-    return state
+    of_list = {"cpu_ms": 1000 * again[0], "wall_ms": 1000 * again[1], "pss_mb": server.most / 1e6, "processes": 1}
+    return _both("start", start) | of_list | _both("page", page)
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
 
 
-def _job(spark: SparkSession, folder: Path, frame: DataFrame) -> sx.Job:
-    return sx.Job(spark, JOB, state=folder / "state").add(QUERY, _table(frame, folder, "out"))
+def _steps(spark: SparkSession, uid: str = SOURCE, **options: int) -> DataFrame:
+    return steps(spark, uid=uid, steps=STEPS, **{"rows": 500, **options})
 
 
-def _table(frame: DataFrame, folder: Path, uid: str) -> Any:
-    return frame.writeStream.format("delta_2pc").option("uid", uid).option("path", str(folder / uid))
+def _table(frame: DataFrame, folder: Path, uid: str = "out") -> Any:
+    return frame.writeStream.format("delta_2pc").options(uid=uid, path=str(folder / uid))
 
 
-def _plain(spark: SparkSession, folder: Path, size: int, past: bool, **options: int) -> sx.Job:
-    return _job(spark, folder, steps(spark, uid=SOURCE, steps=STEPS, **{"rows": 500, **options}))
+def _columns(spark: SparkSession, size: int, past: bool) -> DataFrame:
+    return _steps(spark).select(*((F.col("value") + n).alias(f"c{n}") for n in range(size)))
 
 
-def _epochs(spark: SparkSession, folder: Path, size: int, past: bool) -> sx.Job:
-    writer = steps(spark, uid=SOURCE, rows=500, steps=STEPS).writeStream.format("noop")
-    return sx.Job(spark, JOB, state=folder / "state").add(QUERY, writer)
+def _wide(spark: SparkSession, size: int, past: bool) -> DataFrame:
+    length = (F.col("id") * 0 + size // 32).cast("int")  # no constant: it would be part of the plan
+    return _steps(spark, rows=1, channels=1).select(F.repeat(F.md5(F.col("id").cast("string")), length).alias("text"))
 
 
-def _finished(spark: SparkSession, folder: Path, size: int, past: bool) -> sx.Job:
-    return _plain(spark, folder, size, past, short=size if past else 0)
+def _windows(spark: SparkSession, size: int, past: bool) -> DataFrame:
+    rows = sx.with_watermark(_steps(spark), "ts", "1 minute")
+    return rows.groupBy(F.window("ts", "1 minute"), "key").count().drop("window")
 
 
-def _running(spark: SparkSession, folder: Path, size: int, past: bool) -> sx.Job:
-    return _plain(spark, folder, size, past, channels=size, rows=1)
+def _unsunk(job: sx.Job, spark: SparkSession, folder: Path, size: int, past: bool) -> None:
+    job.add(QUERY, _steps(spark).writeStream.format("noop"))
 
 
-def _readers(spark: SparkSession, folder: Path, size: int, past: bool) -> sx.Job:
-    return _plain(spark, folder, size, past, channels=64, rows=10, readers=size)
-
-
-def _partitions(spark: SparkSession, folder: Path, size: int, past: bool) -> sx.Job:
-    rows = sx.with_watermark(steps(spark, uid=SOURCE, rows=500, steps=STEPS), "ts", "1 minute")
-    return _job(spark, folder, rows.groupBy(F.window("ts", "1 minute"), "key").count().drop("window"))
-
-
-def _columns(spark: SparkSession, folder: Path, size: int, past: bool) -> sx.Job:
-    rows = steps(spark, uid=SOURCE, rows=500, steps=STEPS)
-    return _job(spark, folder, rows.select(*((F.col("value") + n).alias(f"c{n}") for n in range(size))))
-
-
-def _wide(spark: SparkSession, folder: Path, size: int, past: bool) -> sx.Job:
-    rows = steps(spark, uid=SOURCE, rows=1, steps=STEPS, channels=1)
-    text = F.repeat(F.md5(F.col("id").cast("string")), (F.col("id") * 0 + size // 32).cast("int"))
-    return _job(spark, folder, rows.select("id", text.alias("text")))
-
-
-def _queries(spark: SparkSession, folder: Path, size: int, past: bool) -> sx.Job:
-    job = sx.Job(spark, JOB, state=folder / "state")
+def _queries(job: sx.Job, spark: SparkSession, folder: Path, size: int, past: bool) -> None:
     for number in range(size):
-        name = QUERY if number == 0 else f"{QUERY}{number}"
-        job.add(name, _table(steps(spark, uid=f"{SOURCE}{number}", rows=500, steps=STEPS), folder, f"out{number}"))
-    return job
+        name = f"{QUERY}{number or ''}"
+        job.add(name, _table(_steps(spark, f"{SOURCE}{number}"), folder, f"out{number}"))
 
 
-def _exchange(spark: SparkSession, folder: Path, size: int, past: bool) -> sx.Job:
+def _exchange(job: sx.Job, spark: SparkSession, folder: Path, size: int, past: bool) -> None:
     if past:
         ControlLog(Ledger(str(folder / "state"))).accept([Request("pause", "query:p")])
-    job = sx.Job(spark, JOB, state=folder / "state")
     hop = job.exchange("hop", partitions=2, max_in_flight=None)
-    job.add("p", hop.write(steps(spark, uid="numbers", rows=250, steps=STEPS)))
-    return job.add(QUERY, _table(hop.read(SOURCE, max_rows_per_epoch=500), folder, "out"))
+    job.add("p", hop.write(_steps(spark, "numbers", rows=250)))
+    job.add(QUERY, _table(hop.read(SOURCE, max_rows_per_epoch=500), folder))
 
 
-def _entries(state: Path, size: int) -> None:
-    history.entries(state / "exchanges" / "hop", size)
+def _reading(frame: Callable[[SparkSession, int, bool], DataFrame]) -> Fill:
+    """Fill a job with one query that writes a frame into a table."""
+    return lambda job, spark, folder, size, past: job.add(QUERY, _table(frame(spark, size, past), folder))
 
 
-def _powers(least: int, most: int, factor: int = 10) -> tuple[int, ...]:
-    sizes = [least]
-    while sizes[-1] < most:
-        sizes.append(sizes[-1] * factor)
-    return tuple(sizes)
+_PLAIN: Final = _reading(lambda spark, size, past: _steps(spark))
+_FINISHED: Final = _reading(lambda spark, size, past: _steps(spark, short=size if past else 0))
+_RUNNING: Final = _reading(lambda spark, size, past: _steps(spark, channels=size, rows=1))
+_READERS: Final = _reading(lambda spark, size, past: _steps(spark, channels=64, rows=10, readers=size))
+
+
+def _powers(least: int, number: int, factor: int = 10) -> tuple[int, ...]:
+    return tuple(least * factor**power for power in range(number))
 
 
 CURVES: Final = {
     one.name: one
     for one in (
-        Curve("epochs", "epochs in the ledger", _powers(1_000, 1_000_000), _epochs, history.epochs),
-        Curve("control", "control events obeyed before", _powers(1_000, 1_000_000), _plain, history.control),
-        Curve("incidents", "incidents in the ledger", _powers(100, 100_000), _plain, history.incidents),
-        Curve("entries", "entries of an exchange not read yet", _powers(100, 100_000), _exchange, _entries),
-        Curve("channels", "channels that have finished", _powers(1_000, 1_000_000), _finished, history.channels),
+        Curve("epochs", "epochs in the ledger", _powers(1_000, 4), _unsunk, history.epochs),
+        Curve("control", "control events obeyed before", _powers(1_000, 4), _PLAIN, history.control),
+        Curve("incidents", "incidents in the ledger", _powers(100, 4), _PLAIN, history.incidents),
+        Curve("entries", "entries of an exchange not read yet", _powers(100, 4), _exchange, history.entries),
+        Curve("channels", "channels that have finished", _powers(1_000, 4), _FINISHED, history.channels),
         Curve("queries", "queries in one job", (1, 3, 6, 12, 24, 48), _queries, of_processes=True),
-        Curve("columns", "columns", (10, 100, 500, 1_000, 2_000), _columns),
-        Curve("row", "bytes of a row", tuple(1024 * one for one in (1, 16, 256, 4_096, 65_536)), _wide),
-        Curve("running", "channels in progress", _powers(10, 10_000), _running),
-        Curve("readers", "readers of a source", _powers(1, 64, 4), _readers),
-        Curve("partitions", "partitions of state", _powers(1, 64, 4), _partitions, partitions=True),
-        Curve("jobs", "jobs in a server", _powers(1, 1_000), measure=_served, of_processes=True),
+        Curve("columns", "columns", (10, 100, 500, 1_000, 2_000), _reading(_columns)),
+        Curve("row", "bytes of a row", _powers(1024, 5, 16), _reading(_wide)),
+        Curve("running", "channels in progress", _powers(10, 4), _RUNNING),
+        Curve("readers", "readers of a source", _powers(1, 4, 4), _READERS),
+        Curve("partitions", "partitions of state", _powers(1, 4, 4), _reading(_windows)),
+        Curve("jobs", "jobs in a server", _powers(1, 4), _PLAIN, of_processes=True),
     )
 }

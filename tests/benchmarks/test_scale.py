@@ -74,13 +74,14 @@ def test_a_history_has_the_rows_that_it_says(tmp_path: Path) -> None:
 
 
 def test_an_exchange_gets_entries_with_rows_of_their_own(tmp_path: Path) -> None:
-    log = ArrowLog(LocalFolder(tmp_path / "log"), "test")
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "i1-e0-p0-a0-00000000.arrow").write_bytes(b"rows")
+    exchange = tmp_path / "exchanges" / "hop"
+    log = ArrowLog(LocalFolder(exchange / "log"), "test")
+    (exchange / "data").mkdir(parents=True)
+    (exchange / "data" / "i1-e0-p0-a0-00000000.arrow").write_bytes(b"rows")
     given = Entry(EntryKind.EPOCH, rows=(3,), segments=(Segment("i1-e0-p0-a0-00000000.arrow", 4, ()),), total=3)
     log.append(lambda state: given, "0")
     history.entries(tmp_path, 5)
-    state = ArrowLog(LocalFolder(tmp_path / "log"), "test").look()
+    state = ArrowLog(LocalFolder(exchange / "log"), "test").look()
     assert (state.last, state.total) == (5, 18)
     names = {one.segments[0].name for number in range(6) if (one := log.entry(number))}
-    assert len(names) == 6 and all((tmp_path / "data" / name).read_bytes() == b"rows" for name in names)
+    assert len(names) == 6 and all((exchange / "data" / name).read_bytes() == b"rows" for name in names)
