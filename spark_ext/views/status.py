@@ -6,7 +6,6 @@ print(status.state, status.query("daily").rows)
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -17,7 +16,15 @@ from spark_ext.ledger import Ledger
 from spark_ext.ledger.heartbeat import is_silent
 from spark_ext.ledger.schema import JobRow
 from spark_ext.model.lifecycle import State
-from spark_ext.views.page.facts import Facts, FactsReader, Resets, bad_rows_of, newest_states, rule_failures
+from spark_ext.views.page.facts import (
+    Facts,
+    FactsReader,
+    Resets,
+    bad_rows_of,
+    finished_channels,
+    newest_states,
+    rule_failures,
+)
 from spark_ext.views.page.figures import NONE, counts_of, exchange_of, figures_of, inboxes_of, query_lag, said_of
 from spark_ext.views.page.history import timeline_of, whole
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot, SourceSnapshot
@@ -178,20 +185,12 @@ def _queries(facts: Facts) -> tuple[QuerySnapshot, ...]:
     resets = Resets.of(facts.jobs)
     figures = figures_of(facts.epochs, resets.least)
     final = {row["query"] for row in facts.checkpoints if row["kind"] == "final" and resets.counts(row)}
-    # As sets: a flag may be there twice, if its writer was killed while writing it.
-    flags = [row for row in facts.finished if resets.counts(row)]
-    channels = Counter(
-        (query, source)
-        for query, source, _ in {
-            (row["query"], row["source"], row["channel"]) for row in flags if row["kind"] == "channel"
-        }
-    )
-    ended = {(row["query"], row["source"]) for row in flags if row["kind"] == "source"}
+    ended = {(row["query"], row["source"]) for row in facts.finished if row["kind"] == "source" and resets.counts(row)}
     bad, failures = bad_rows_of(facts, resets), rule_failures(facts, resets)
     sources: dict[str, list[SourceSnapshot]] = {}
-    for (query, source), number in sorted(channels.items()):
+    for (query, source), ends in sorted(finished_channels(facts, resets).items()):
         one = SourceSnapshot(
-            uid=source, finished=(query, source) in ended, channels_finished=number, channels_running=None
+            uid=source, finished=(query, source) in ended, channels_finished=len(ends), channels_running=None
         )
         sources.setdefault(query, []).append(one)
     found = []

@@ -6,8 +6,8 @@ thinned out here, so that a job of 500 queries and 100,000 epochs is less than a
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from spark_ext.ledger.identity import OBSERVER
 from spark_ext.masking import mask
 from spark_ext.views.page import graph
 from spark_ext.views.page.epochs import points_each, series_of, series_of_all
-from spark_ext.views.page.facts import Facts, Resets, bad_rows_of, newest_states, rule_failures
+from spark_ext.views.page.facts import Facts, Resets, bad_rows_of, finished_channels, newest_states, rule_failures
 from spark_ext.views.page.figures import (
     NONE,
     Figures,
@@ -100,7 +100,7 @@ def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, A
                 "queries": {uid: one.to_json() for uid, one in series_of(facts.epochs, each).items()},
             },
             "checkpoints": _checkpoints(facts.checkpoints),
-            "channels": channels(facts.finished, facts.offsets, resets.counts),
+            "channels": channels(facts, resets),
             "incidents": lines(incidents),
         }
     )
@@ -205,39 +205,29 @@ def _masked(value: Any) -> Any:
 MOST_NAMED: Final = 400  # channels of a source that are named; of more there are only the numbers
 
 
-def channels(
-    finished: Iterable[Mapping[str, Any]], offsets: Mapping[str, Any], counts: Callable[[Mapping[str, Any]], bool]
-) -> list[dict[str, Any]]:
+def channels(facts: Facts, resets: Resets) -> list[dict[str, Any]]:
     """Per source: how many channels have finished, of how many that are known.
 
     What is known of those that are being read is what the offsets of the query's newest epoch say; a source that has
-    finished has no others. `counts` says whether a row belongs to its query's present lineage.
+    finished has no others.
     """
-    done: dict[tuple[str, str], dict[str, tuple[int, bool]]] = defaultdict(dict)
-    ended: set[tuple[str, str]] = set()
-    for row in finished:
-        if row["kind"] in ("query", "closed") or not counts(row):
-            continue
-        key = (row["query"], row["source"])
-        if row["kind"] == "source":
-            ended.add(key)
-            done[key]  # it may have had no channel
-        else:
-            done[key][row["channel"]] = (row["epoch"], bool(row["drained"]))
+    done = finished_channels(facts, resets)
+    ended = {(row["query"], row["source"]) for row in facts.finished if row["kind"] == "source" and resets.counts(row)}
     running: dict[tuple[str, str], list[str]] = {}
-    for query, parts in offsets.items():
+    for query, parts in facts.offsets.items():
         for part in parts if isinstance(parts, list) else ():
             if isinstance(part, Mapping) and part.get("kind") == "channels" and "uid" in part:
                 running[query, part["uid"]] = list(part.get("running", {}))
     found = []
-    for query, source in sorted(done.keys() | running.keys()):
+    for query, source in sorted(done.keys() | running.keys() | ended):
         own = done.get((query, source), {})
         rest = (
             [] if (query, source) in ended else [name for name in running.get((query, source), []) if name not in own]
         )
-        total = len(own) + len(rest)
-        named: list[list[Any]] = [[name, 2 if drained else 1, epoch] for name, (epoch, drained) in own.items()]
-        named += [[name, 0, None] for name in rest]
+        named: list[list[Any]] = []
+        if len(own) + len(rest) <= MOST_NAMED:
+            named += [[name, 2 if drained else 1, epoch] for name, (epoch, drained) in own.items()]
+            named += [[name, 0, None] for name in rest]
         found.append(
             {
                 "query": query,
@@ -245,7 +235,7 @@ def channels(
                 "done": len(own),
                 "running": len(rest),
                 "finished": (query, source) in ended,
-                "channels": named if total <= MOST_NAMED else [],
+                "channels": named,
             }
         )
     return found

@@ -1,9 +1,9 @@
-"""What is read from the ledger for the page: each table again only when it has changed, of epochs only what is new."""
+"""What is read from the ledger for the page: of each table only what is new, where its log says what that is."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -34,15 +34,23 @@ from spark_ext.views.recorded import beats_of, driver_alive, latencies_of
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger
+    from spark_ext.ledger.tables import LedgerTable
     from spark_ext.views.snapshot import LatencySnapshot
 
 Rows = tuple[Mapping[str, Any], ...]
+Ends = Mapping[str, tuple[int, bool]]
+"""By channel the epoch in which it has finished, and whether it was drained."""
+Channels = Mapping[tuple[str, str, int], Ends]
+"""By query, source and lineage."""
 
 CHANGES: Final = "incident_changes"
-MOST_NEW: Final = 64  # commits of epochs that are read one by one; more are read with the whole table
+MOST_NEW: Final = 64  # commits that are read one by one; more are read with the whole table
 
 CHECKPOINT_COLUMNS: Final = tuple(one.name for one in columns(CheckpointRow) if one.name != "metadata")
 """All but the metadata, which may be large."""
+
+_OF_CHANNEL: Final = ("query", "source", "lineage", "channel", "epoch", "drained")
+FINISHED_COLUMNS: Final = (*_OF_CHANNEL, "kind", "at", "incarnation")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +62,8 @@ class Facts:
     definitions: Rows = ()
     states: Rows = ()
     checkpoints: Rows = ()
-    finished: Rows = ()  # without sequence and position
+    finished: Rows = ()  # of sources and queries; without sequence and position
+    channels: Channels = field(default_factory=dict)  # that have finished
     exchanges: Rows = ()
     bad_rows: Rows = ()  # how many were moved into their table, or fail rules
     incidents: Rows = ()
@@ -119,6 +128,16 @@ class Resets:
         return state
 
 
+def finished_channels(facts: Facts, resets: Resets) -> dict[tuple[str, str], Ends]:
+    """The channels that have finished, by query and source."""
+    found: dict[tuple[str, str], Ends] = {}
+    for (query, source, lineage), ends in sorted(facts.channels.items()):
+        if lineage >= resets.least(query):
+            before = found.get((query, source))
+            found[query, source] = ends if before is None else {**before, **ends}
+    return found
+
+
 def bad_rows_of(facts: Facts, resets: Resets) -> Counter[str]:
     """How many bad rows of each query were moved into their table."""
     found = Counter[str]()
@@ -166,6 +185,7 @@ class FactsReader:
         self._versions: dict[str, int | None] = {}
         self._rows: dict[str, Rows] = {}
         self._epochs = _EpochReader(ledger)
+        self._finished = _FinishedReader(ledger)
         self._measured_at: tuple[int, int] | None = None
         self._latencies: Mapping[str, tuple[LatencySnapshot, ...]] = {}
         self._facts: Facts | None = None
@@ -176,6 +196,8 @@ class FactsReader:
         changed = any([self._changed(name) for name in names])  # each of them: not lazily
         with self._noted():
             changed |= self._epochs.read()
+        with self._noted():
+            changed |= self._finished.read()
         started = [row for row in self._rows[JobRow.table] if row["event"] == "started"]
         newest = max(started, key=lambda row: int(row["incarnation"]), default=None)
         with self._noted():
@@ -192,7 +214,8 @@ class FactsReader:
             definitions=self._rows[DefinitionRow.table],
             states=self._rows[ExecutionStateRow.table],
             checkpoints=self._rows[CheckpointRow.table],
-            finished=self._rows[FinishedRow.table],
+            finished=self._finished.others,
+            channels=self._finished.channels,
             exchanges=self._rows[ExchangeRow.table],
             bad_rows=self._rows[BadRowsRow.table],
             incidents=self._rows[IncidentRow.table],
@@ -236,13 +259,21 @@ class FactsReader:
             table.refresh()
             if name in self._rows and table.version == self._versions.get(name):
                 return False
-            self._rows[name] = self._read(table.row_type, _READ.get(name))
-            self._versions[name] = table.version
+            self._take(table, name)
         self._rows.setdefault(name, ())
         return True
 
-    def _read(self, row_type: type[Row], wanted: tuple[str, ...] | None) -> Rows:
-        found: list[dict[str, Any]] = self._ledger.table(row_type).read(columns=wanted).to_pylist()
+    def _take(self, table: LedgerTable[Any], name: str) -> None:
+        wanted, version = _READ.get(name), table.version
+        added = _added(table, self._versions.get(name), wanted)
+        if added is None:
+            self._rows[name], self._versions[name] = self._of(table.row_type, table.read(wanted)), version
+        else:
+            self._rows[name] = (*self._rows[name], *self._of(table.row_type, added[1]))
+            self._versions[name] = added[0]
+
+    def _of(self, row_type: type[Row], rows: pa.Table) -> Rows:
+        found: list[dict[str, Any]] = rows.to_pylist()
         for one in columns(row_type):
             if one.json and found and one.name in found[0]:
                 values: list[Any] = [None] * len(found)
@@ -279,11 +310,53 @@ _READ: Final[dict[str, tuple[str, ...] | None]] = {
     DefinitionRow.table: None,
     ExecutionStateRow.table: None,
     CheckpointRow.table: CHECKPOINT_COLUMNS,
-    FinishedRow.table: ("kind", "query", "source", "channel", "epoch", "lineage", "drained", "at", "incarnation"),
     ExchangeRow.table: ("exchange", "event", "query", "lineage"),
     IncidentRow.table: None,
     BadRowsRow.table: ("query", "source", "epoch", "rows", "rules", "lineage"),
 }
+
+
+def _added(
+    table: LedgerTable[Any], version: int | None, names: Sequence[str] | None = None
+) -> tuple[int, pa.Table] | None:
+    """The newest version, and the rows that were added since; None if the whole table has to be read."""
+    if version is None or table.log is None:
+        return None
+    schema = arrow_schema(table.row_type)
+    chosen = schema if names is None else pa.schema([schema.field(name) for name in names])
+    return Tail(table.log, chosen).after(version, MOST_NEW)
+
+
+class _FinishedReader:
+    """The flags. As there may be very many, only additions are read, and those of channels are kept by source."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._table = ledger.table(FinishedRow)
+        self._version: int | None = None
+        self.channels: dict[tuple[str, str, int], Ends] = {}
+        self.others: Rows = ()
+
+    def read(self) -> bool:
+        """Whether there are new ones."""
+        self._table.refresh()
+        version = self._table.version
+        if version is None or version == self._version:
+            return False
+        found = _added(self._table, self._version, FINISHED_COLUMNS)
+        if found is None:
+            self.channels, self.others = {}, ()
+            found = version, self._table.read(FINISHED_COLUMNS)
+        self._version, rows = found
+        kinds = pc.equal(rows["kind"], "channel")
+        self.others = (*self.others, *rows.filter(pc.invert(kinds)).to_pylist())
+        added = defaultdict[tuple[str, str, int], dict[str, tuple[int, bool]]](dict)
+        columns = (rows.filter(kinds)[name].to_pylist() for name in _OF_CHANNEL)
+        for query, source, lineage, channel, epoch, drained in zip(*columns, strict=True):
+            added[query, source, lineage][channel] = epoch, drained
+        # Copies: facts that were read before stay as they are.
+        more = {key: {**self.channels.get(key, {}), **ends} for key, ends in added.items()}
+        self.channels = {**self.channels, **more}
+        return bool(rows.num_rows)
 
 
 class _EpochReader:
@@ -306,9 +379,7 @@ class _EpochReader:
         version = self._table.version
         if version is None or version == self._version:
             return False
-        added = None
-        if self._version is not None and self._table.log is not None:
-            added = Tail(self._table.log, self._schema).after(self._version, MOST_NEW)
+        added = _added(self._table, self._version, self._schema.names)
         if added is not None:
             self._version, rows = added
             if not rows.num_rows:

@@ -13,12 +13,12 @@ import pytest
 
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.heartbeat import Heartbeat
-from spark_ext.ledger.schema import EpochRow, Row
+from spark_ext.ledger.schema import EpochRow, FinishedRow, IncidentRow, Row
 from spark_ext.ledger.tables import LedgerTable
-from spark_ext.views.page.facts import Facts, FactsReader
+from spark_ext.views.page.facts import Facts, FactsReader, Resets, finished_channels
 from tests.control.states import State
 from tests.incidents.made import T0
-from tests.ledger.rows import epoch, incident, latency, state
+from tests.ledger.rows import epoch, flag, incident, latency, state
 
 
 def same(one: Facts, other: Facts) -> bool:
@@ -29,11 +29,11 @@ def same(one: Facts, other: Facts) -> bool:
     )
 
 
-def read_all_but(row_type: type[Row]) -> Callable[..., pa.Table]:
+def read_all_but(*row_types: type[Row]) -> Callable[..., pa.Table]:
     read = LedgerTable.read
 
     def found(table: LedgerTable[Any], *arguments: Any, **options: Any) -> pa.Table:
-        assert table.row_type is not row_type
+        assert table.row_type not in row_types
         return read(table, *arguments, **options)
 
     return found
@@ -72,6 +72,25 @@ def test_only_what_is_new_is_read_and_nothing_is_missed(tmp_path: Path, monkeypa
     assert later.incidents[0]["labels"] == {"type": "USER_CODE"}
     assert later.offsets["q"] == [{"uid": "s", "at": 4}]  # Spark had deleted those of the newest epoch
     assert reader.read() is later
+
+
+def test_of_flags_and_incidents_only_what_is_new_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = State(tmp_path / "state")
+    made.writer.append([flag(1), flag(2), incident(1)])
+    reader = FactsReader(Ledger(made.path))
+    first = reader.read()
+    monkeypatch.setattr(LedgerTable, "read", read_all_but(FinishedRow, IncidentRow))
+    made.writer.append([flag(2), flag(3, lineage=2), flag(0, kind="source"), incident(2)])
+    later = reader.read()
+    assert [row["incident_id"] for row in later.incidents] == ["i1", "i2"]
+    assert [(row["kind"], row["source"]) for row in later.finished] == [("source", "s")]
+    assert later.channels == {("q", "s", 1): {"c1": (1, False), "c2": (1, False)}, ("q", "s", 2): {"c3": (1, False)}}
+    assert first.channels == {("q", "s", 1): {"c1": (1, False), "c2": (1, False)}} and first.finished == ()
+    resets = Resets({"q": {"lineage": 2}})
+    assert finished_channels(later, resets) == {("q", "s"): {"c3": (1, False)}}
+    assert finished_channels(later, Resets({}))["q", "s"].keys() == {"c1", "c2", "c3"}
+    monkeypatch.undo()
+    assert same(later, FactsReader(Ledger(made.path)).read())
 
 
 @pytest.mark.slow(1, "seventy commits to a Delta log")
