@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
 from benchmarks._spark import checkpoint_of
 from spark_ext.control import stamps
+from spark_ext.delta.fenced_log import NO_HOOKS
 from spark_ext.exchange.arrow.log import ArrowLog
 from spark_ext.exchange.entries import Entry, LogState
 from spark_ext.ledger import Ledger
+from spark_ext.ledger.columns import to_arrow, to_json
 from spark_ext.ledger.maintenance import compact
 from spark_ext.ledger.schema import (
     ControlEventRow,
@@ -42,34 +47,38 @@ DAYS: Final = 29  # over which a history is spread: some rows expire when they a
 COMMIT: Final = 10_000  # numbers whose rows are written by one commit
 LINKS: Final = 10_000  # names of one file: a file system allows some 65,000
 
-RowsOf = Callable[[int, datetime], Sequence[Row]]
-"""The rows of a number, from 1, at a time."""
+Values = Mapping[str, Callable[[int], object]]
+"""By column, its value in the row of a number; of JSON the text."""
 
 
-def write(state: Path, count: int, rows_of: RowsOf, first: int = 1) -> Row:
-    """Write the rows of the numbers `first` to `count`, in order; returns the first one of the last number.
+def write(state: Path, numbers: range, *parts: tuple[Row, str, Values]) -> None:
+    """Write rows of some numbers, in order, as copies of one row with another time and other values.
 
-    As after maintenance they are in one file.
+    As after maintenance those of a table are in one file.
     """
-    ledger, begin, step = Ledger(str(state)), NOW - timedelta(days=DAYS), timedelta(days=DAYS) / count
-    rows = defaultdict[type[Row], list[Row]](list)
-    for n in range(first, count + 1):
-        for row in rows_of(n, begin + n * step):
-            rows[type(row)].append(row)
-        if n % COMMIT == 0 or n == count:
-            for kind, some in rows.items():
-                ledger.table(kind).append(some)
-                some.clear()
-    for kind in rows:
-        list(compact(ledger.table(kind), 2))
-    return rows_of(count, NOW)[0]
+    ledger, step = Ledger(str(state)), timedelta(days=DAYS) / numbers.stop
+    for start in range(numbers.start, numbers.stop, COMMIT):
+        some = range(start, min(start + COMMIT, numbers.stop))
+        for given, time, values in parts:
+            rows = to_arrow(type(given), [given]).take(pa.array([0] * len(some)))
+            for name, value in {time: lambda n: NOW - (numbers.stop - n) * step, **values}.items():
+                field = rows.schema.field(name)
+                column = pa.array([value(n) for n in some], field.type)
+                rows = rows.set_column(rows.schema.get_field_index(name), field, column)
+            ledger.table(type(given)).change(partial(_append, rows), None, "writing a history")
+    for given, _, _ in parts:
+        list(compact(ledger.table(type(given)), 2))
+
+
+def _append(rows: pa.Table, table: DeltaTable, commit: CommitProperties) -> None:
+    write_deltalake(table, rows, mode="append", commit_properties=commit, post_commithook_properties=NO_HOOKS)
 
 
 def epochs(state: Path, count: int) -> Row:
     """Let the query have committed `count` epochs; its sink must not count them."""
     log, newest = _log(state)
     given = Ledger(str(state)).table(EpochRow).rows([("epoch", "=", newest)])[0]
-    last = write(state, count - 1, lambda n, at: [replace(given, epoch=n, committed_at=at)], newest + 1)
+    write(state, range(newest + 1, count), (given, "committed_at", {"epoch": lambda n: n}))
     for folder in ("offsets", "commits"):
         text = log.read(f"{folder}/{newest}")
         for epoch in log.numbers(folder):
@@ -77,61 +86,58 @@ def epochs(state: Path, count: int) -> Row:
                 log.delete(f"{folder}/{epoch}")
         for epoch in (count - 2, count - 1):
             log.replace(f"{folder}/{epoch}", text or "")
-    return last
+    return given
 
 
 def control(state: Path, count: int) -> Row:
     """Let the query have obeyed `count` control events, which have set one key."""
+    name = "{:032x}".format
     event = ControlEventRow(
-        event_id="", sequence=0, kind="set_config", target="job", value={}, status="accepted", lineage=1,
-        incarnation=1, at=NOW, reason="", delivery="immediate", origin="cli",
+        event_id=name(count), sequence=count, kind="set_config", target="job", value={"key": "rate", "value": count},
+        status="accepted", lineage=1, incarnation=1, at=NOW, reason="", delivery="immediate", origin="cli",
     )  # fmt: skip
-    step = ControlTransitionRow(
+    applied = ControlTransitionRow(
         event_id="", sequence=0, status="applied", query=QUERY, epoch=1, lineage=1, incarnation=1, at=NOW, reason=""
     )
-
-    def rows(n: int, at: datetime) -> list[Row]:
-        own: dict[str, Any] = {"event_id": f"{n:032x}", "sequence": n, "at": at}
-        over = replace(step, status="acknowledged", query="", epoch=None, **own)
-        return [replace(event, value={"key": "rate", "value": n}, **own), replace(step, **own), over]
-
-    last = write(state, count, rows)
-    assert isinstance(last, ControlEventRow)
-    stamp = Stamp(Configuration().after([event_of(last)]), count - 1, query=QUERY)
+    over = replace(applied, status="acknowledged", query="", epoch=None)
+    own: Values = {"event_id": name, "sequence": lambda n: n}
+    accepted: Values = {**own, "value": lambda n: to_json({"key": "rate", "value": n})}
+    write(state, range(1, count + 1), (event, "at", accepted), (applied, "at", own), (over, "at", own))
+    stamp = Stamp(Configuration().after([event_of(event)]), count - 1, query=QUERY)
     _change_offsets(state, control=count, stamp=stamps.write(str(checkpoint_of(state)), stamp.text()))
-    return last
+    return event
 
 
 def incidents(state: Path, count: int) -> Row:
     """Let `count` failures have been reported and resolved, each with its stack."""
+
+    def evidence(n: int) -> str:
+        return to_json({"stack": "\n".join(f"at some.Class.method(File.java:{n + line})" for line in range(40))})
+
+    name = "{:032x}".format
     given = IncidentRow(
-        incident_id="", at=NOW, job="bench", incarnation=1, operator=f"job 'bench', query '{QUERY}'", type="failure",
-        labels={"type": "NETWORK", "origin": "library"}, severity="WARNING", what="", action="restart 1 in 100 ms",
-        fingerprint="", evidence={},
+        incident_id=name(count), at=NOW, job="bench", incarnation=1, operator=f"job 'bench', query '{QUERY}'",
+        type="failure", labels={"type": "NETWORK", "origin": "library"}, severity="WARNING", what="closed", evidence={},
+        action="restart 1 in 100 ms", fingerprint="f",
     )  # fmt: skip
     opened = IncidentChangeRow(incident_id="", at=NOW, old="", new="OPEN", cause="", incarnation=1, count=1)
-
-    def rows(n: int, at: datetime) -> list[Row]:
-        own: dict[str, Any] = {"incident_id": f"{n:032x}", "at": at}
-        stack = "\n".join(f"at some.Class.method(File.java:{n + line})" for line in range(40))
-        what = f"the server closed connection {n}"
-        one = replace(given, what=what, fingerprint=f"{n % 100:x}", evidence={"stack": stack}, **own)
-        change = replace(opened, **own)
-        return [one, change, replace(change, old="OPEN", new="RESOLVED", at=at + timedelta(seconds=1))]
-
-    return write(state, count, rows)
+    over = replace(opened, old="OPEN", new="RESOLVED")
+    own: Values = {"incident_id": name}
+    happened: Values = {**own, "what": "the server closed connection {}".format, "evidence": evidence}
+    write(state, range(1, count + 1), (given, "at", happened), (opened, "at", own), (over, "at", own))
+    return given
 
 
 def channels(state: Path, count: int) -> Row:
     """Let `count` channels of `steps`, those that are short, have finished."""
     given = FinishedRow(
-        kind="channel", query=QUERY, source=SOURCE, channel="", sequence=0, epoch=1, lineage=1, incarnation=1,
-        position=0, drained=False, at=NOW, data=-1,
+        kind="channel", query=QUERY, source=SOURCE, channel=f"short-{count - 1:06d}", sequence=count, epoch=1,
+        lineage=1, incarnation=1, position=0, drained=False, at=NOW, data=-1,
     )  # fmt: skip
-    name = "short-{:06d}".format
-    last = write(state, count, lambda n, at: [replace(given, channel=name(n - 1), sequence=n, at=at)])
+    own: Values = {"channel": lambda n: f"short-{n - 1:06d}", "sequence": lambda n: n}
+    write(state, range(1, count + 1), (given, "at", own))
     _change_offsets(state, confirmed=count, sequence=count)
-    return last
+    return given
 
 
 def _change_offsets(state: Path, **changes: Any) -> None:
