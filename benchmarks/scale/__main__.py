@@ -6,7 +6,7 @@ import json
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -28,32 +28,27 @@ def main(
     """Measure what has no line in results.jsonl yet."""
     if unknown := sorted(set(curves.split(",")) - CURVES.keys()):
         raise typer.BadParameter(f"unknown: {', '.join(unknown)}; known are: {', '.join(CURVES)}")
+    out.mkdir(parents=True, exist_ok=True)
     path = out / "results.jsonl"
-    results = _read(path)
+    results = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     known = {(one["curve"], one["size"]) for one in results}
-    chosen = [CURVES[name] for name in curves.split(",")]
-    due = [(curve, size) for curve in chosen for size in curve.sizes[: QUICK if quick else None]]
     only = [int(size) for size in sizes.split(",") if size]
-    for curve, size in due:
-        if (curve.name, size) in known or (only and size not in only):
+    due = [(name, size) for name in curves.split(",") for size in CURVES[name].sizes[: QUICK if quick else None]]
+    for name, size in due:
+        if (name, size) in known or (only and size not in only):
             continue
         # A process of its own; its problem does not keep the others from being measured.
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             try:
-                results.append(pool.submit(run, curve.name, size).result())
+                results.append(pool.submit(run, name, size).result())
             except Exception as problem:
-                print(f"{curve.name} {size:,}: {problem}")
+                print(f"{name} {size:,}: {problem}")
                 continue
-        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as lines:
             lines.write(json.dumps(results[-1]) + "\n")
         print(json.dumps(results[-1]))
     if pages:
         table.write_page(results)
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 if __name__ == "__main__":

@@ -22,18 +22,10 @@ from spark_ext.control import stamps
 from spark_ext.delta.fenced_log import NO_HOOKS
 from spark_ext.exchange.arrow.log import ArrowLog
 from spark_ext.exchange.entries import Entry, LogState
-from spark_ext.ledger import Ledger
+from spark_ext.ledger import Ledger, schema
 from spark_ext.ledger.columns import to_arrow, to_json
 from spark_ext.ledger.maintenance import compact
-from spark_ext.ledger.schema import (
-    ControlEventRow,
-    ControlTransitionRow,
-    EpochRow,
-    FinishedRow,
-    IncidentChangeRow,
-    IncidentRow,
-    Row,
-)
+from spark_ext.ledger.schema import Row
 from spark_ext.ledger.view import event_of
 from spark_ext.model.configuration import Configuration, Stamp
 from spark_ext.model.query_offsets import source_offsets
@@ -62,9 +54,9 @@ def write(state: Path, numbers: range, *parts: tuple[Row, str, Values]) -> None:
         for given, time, values in parts:
             rows = to_arrow(type(given), [given]).take(pa.array([0] * len(some)))
             for name, value in {time: lambda n: NOW - (numbers.stop - n) * step, **values}.items():
-                field = rows.schema.field(name)
-                column = pa.array([value(n) for n in some], field.type)
-                rows = rows.set_column(rows.schema.get_field_index(name), field, column)
+                place = rows.schema.get_field_index(name)
+                column = pa.array([value(n) for n in some], rows.schema.field(place).type)
+                rows = rows.set_column(place, rows.schema.field(place), column)
             ledger.table(type(given)).change(partial(_append, rows), None, "writing a history")
     for given, _, _ in parts:
         list(compact(ledger.table(type(given)), 2))
@@ -77,7 +69,7 @@ def _append(rows: pa.Table, table: DeltaTable, commit: CommitProperties) -> None
 def epochs(state: Path, count: int) -> Row:
     """Let the query have committed `count` epochs; its sink must not count them."""
     log, newest = _log(state)
-    given = Ledger(str(state)).table(EpochRow).rows([("epoch", "=", newest)])[0]
+    given = Ledger(str(state)).table(schema.EpochRow).rows([("epoch", "=", newest)])[0]
     write(state, range(newest + 1, count), (given, "committed_at", {"epoch": lambda n: n}))
     for folder in ("offsets", "commits"):
         text = log.read(f"{folder}/{newest}")
@@ -92,11 +84,11 @@ def epochs(state: Path, count: int) -> Row:
 def control(state: Path, count: int) -> Row:
     """Let the query have obeyed `count` control events, which have set one key."""
     name = "{:032x}".format
-    event = ControlEventRow(
+    event = schema.ControlEventRow(
         event_id=name(count), sequence=count, kind="set_config", target="job", value={"key": "rate", "value": count},
         status="accepted", lineage=1, incarnation=1, at=NOW, reason="", delivery="immediate", origin="cli",
     )  # fmt: skip
-    applied = ControlTransitionRow(
+    applied = schema.ControlTransitionRow(
         event_id="", sequence=0, status="applied", query=QUERY, epoch=1, lineage=1, incarnation=1, at=NOW, reason=""
     )
     over = replace(applied, status="acknowledged", query="", epoch=None)
@@ -115,12 +107,12 @@ def incidents(state: Path, count: int) -> Row:
         return to_json({"stack": "\n".join(f"at some.Class.method(File.java:{n + line})" for line in range(40))})
 
     name = "{:032x}".format
-    given = IncidentRow(
+    given = schema.IncidentRow(
         incident_id=name(count), at=NOW, job="bench", incarnation=1, operator=f"job 'bench', query '{QUERY}'",
         type="failure", labels={"type": "NETWORK", "origin": "library"}, severity="WARNING", what="closed", evidence={},
         action="restart 1 in 100 ms", fingerprint="f",
     )  # fmt: skip
-    opened = IncidentChangeRow(incident_id="", at=NOW, old="", new="OPEN", cause="", incarnation=1, count=1)
+    opened = schema.IncidentChangeRow(incident_id="", at=NOW, old="", new="OPEN", cause="", incarnation=1, count=1)
     over = replace(opened, old="OPEN", new="RESOLVED")
     own: Values = {"incident_id": name}
     happened: Values = {**own, "what": "the server closed connection {}".format, "evidence": evidence}
@@ -130,7 +122,7 @@ def incidents(state: Path, count: int) -> Row:
 
 def channels(state: Path, count: int) -> Row:
     """Let `count` channels of `steps`, those that are short, have finished."""
-    given = FinishedRow(
+    given = schema.FinishedRow(
         kind="channel", query=QUERY, source=SOURCE, channel=f"short-{count - 1:06d}", sequence=count, epoch=1,
         lineage=1, incarnation=1, position=0, drained=False, at=NOW, data=-1,
     )  # fmt: skip

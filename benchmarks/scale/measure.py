@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import resource
 import shutil
@@ -13,9 +12,8 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,11 +30,12 @@ from benchmarks.scale import history
 from benchmarks.scale.history import QUERY, SOURCE
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Request
-from spark_ext.ledger import Ledger, maintain
+from spark_ext.ledger import Ledger
 from spark_ext.ledger.identity import Incarnation, job_row
 from spark_ext.ledger.maintenance import MaintenanceSettings, compact
 from spark_ext.ledger.schema import JobRow, Row
 from spark_ext.server.page_view import POLL_EVERY
+from spark_ext.server.server import ControlServer
 from spark_ext.spark.logs.spark_log import SparkLog
 
 JOB: Final = "bench"
@@ -61,7 +60,6 @@ class Curve:
     sizes: tuple[int, ...]
     fill: Fill
     past: Callable[[Path, int], Row | None] | None = None  # writes the history, of which an epoch is independent
-    of_processes: bool = False  # whether memory and processes are what its size is about
 
 
 def run(name: str, size: int) -> dict[str, Any]:
@@ -157,64 +155,39 @@ def _written(folder: Path, begin: float, end: float) -> list[int]:
 
 
 def _upkeep(state: Path, row: Row) -> Figures:
-    """A compaction that is due, and a sweep of all tables."""
-    ledger = Ledger(str(state))
-    table = ledger.table(type(row))
+    """A compaction that is due."""
+    table = Ledger(str(state)).table(type(row))
     for _ in range(SMALL):
         table.append([row])
     begin = time.time()
     with _spent(time.process_time) as merged:
         list(compact(table, SMALL))
     written = sum(_written(state / "ledger", begin, time.time()))
-    with _spent(time.process_time) as swept:
-        maintain(ledger, datetime.now(timezone.utc), MaintenanceSettings(budget=timedelta(hours=1)))
-    return {"compact_cpu_s": merged[0], "compact_bytes": written, "sweep_cpu_s": swept[0]}
+    return {"compact_cpu_s": merged[0], "compact_bytes": written}
 
 
 def _views(state: Path, row: Row | None) -> Figures:
     """The command `status`, the first view of the page, and the one behind another row."""
+    command = [sys.executable, "-m", "spark_ext", "status", str(state), "--json"]
     with _spent(lambda: sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])) as status:
-        subprocess.run([*_COMMAND, "status", str(state), "--json"], stdout=subprocess.DEVNULL, check=True)
-    with _server([state]) as server:
-        with _spent(server.seconds) as page:
-            server.get(f"/v1/jobs/{JOB}/page")
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    before = pss(os.getpid())
+    with ControlServer([str(state)]) as server:
+        with _spent(time.process_time) as page:
+            _get(server, f"/v1/jobs/{JOB}/page")
+        memory = (pss(os.getpid()) - before) / 1e6
         if row is not None:
             Ledger(str(state)).table(type(row)).append([row])
         time.sleep(POLL_EVERY)  # before, it does not look at the ledger
-        with _spent(server.seconds) as again:
-            server.get(f"/v1/jobs/{JOB}/page")
-    return _both("status", status) | _both("page", page) | _both("again", again) | {"page_pss_mb": server.most / 1e6}
+        with _spent(time.process_time) as again:
+            _get(server, f"/v1/jobs/{JOB}/page")
+    return _both("status", status) | _both("page", page) | _both("again", again) | {"page_mb": memory}
 
 
-_COMMAND: Final = (sys.executable, "-m", "spark_ext")
-
-
-class _Server:
-    def __init__(self, process: subprocess.Popen[bytes], url: str, token: str) -> None:
-        self._process, self._url, self._token = psutil.Process(process.pid), url, token
-        self.most = 0  # bytes of memory behind the newest answer
-
-    def get(self, path: str) -> bytes:
-        request = urllib.request.Request(self._url + path, headers={"Authorization": f"Bearer {self._token}"})
-        with urllib.request.urlopen(request, timeout=200) as answer:
-            content: bytes = answer.read()
-        self.most = pss(self._process.pid)
-        return content
-
-    def seconds(self) -> float:
-        times = self._process.cpu_times()
-        return float(times.user + times.system)
-
-
-@contextmanager
-def _server(states: Sequence[Path]) -> Iterator[_Server]:
-    command = [*_COMMAND, "serve", "--json", *map(str, states)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"}) as process:
-        try:
-            assert process.stdout is not None
-            yield _Server(process, **json.loads(process.stdout.readline()))
-        finally:
-            process.terminate()
+def _get(server: ControlServer, path: str) -> None:
+    request = urllib.request.Request(server.url + path, headers={"Authorization": f"Bearer {server.token}"})
+    with urllib.request.urlopen(request) as answer:
+        answer.read()
 
 
 def _served(folder: Path, size: int) -> Figures:
@@ -225,15 +198,17 @@ def _served(folder: Path, size: int) -> Figures:
         shutil.copytree(folder / "state", states[-1], ignore=lambda name, _: {"jobs", "queries"})
         one = Incarnation(f"{JOB}-{number}", f"{number:032x}", 1, 1)
         Ledger(str(states[-1])).table(JobRow).append([job_row(one, event) for event in ("started", "ended")])
-    begin = time.perf_counter()
-    with _server(states) as server:
-        server.get("/v1/jobs")
-        start = server.seconds(), time.perf_counter() - begin
-        with _spent(server.seconds) as again:
-            server.get("/v1/jobs")
-        with _spent(server.seconds) as page:
-            server.get(f"/v1/jobs/{JOB}-{size - 1}/page")
-    of_list = {"cpu_ms": 1000 * again[0], "wall_ms": 1000 * again[1], "pss_mb": server.most / 1e6, "processes": 1}
+    before = pss(os.getpid())
+    with ExitStack() as stack:
+        with _spent(time.process_time) as start:
+            server = stack.enter_context(ControlServer([str(state) for state in states]))
+            _get(server, "/v1/jobs")
+        with _spent(time.process_time) as again:
+            _get(server, "/v1/jobs")
+        with _spent(time.process_time) as page:
+            _get(server, f"/v1/jobs/{JOB}-{size - 1}/page")
+        memory = (pss(os.getpid()) - before) / 1e6
+    of_list = {"cpu_ms": 1000 * again[0], "wall_ms": 1000 * again[1], "pss_mb": memory}
     return _both("start", start) | of_list | _both("page", page)
 
 
@@ -303,12 +278,12 @@ CURVES: Final = {
         Curve("incidents", "incidents in the ledger", _powers(100, 4), _PLAIN, history.incidents),
         Curve("entries", "entries of an exchange not read yet", _powers(100, 4), _exchange, history.entries),
         Curve("channels", "channels that have finished", _powers(1_000, 4), _FINISHED, history.channels),
-        Curve("queries", "queries in one job", (1, 3, 6, 12, 24, 48), _queries, of_processes=True),
+        Curve("queries", "queries in one job", (1, 3, 6, 12, 24, 48), _queries),
         Curve("columns", "columns", (10, 100, 500, 1_000, 2_000), _reading(_columns)),
         Curve("row", "bytes of a row", _powers(1024, 5, 16), _reading(_wide)),
         Curve("running", "channels in progress", _powers(10, 4), _RUNNING),
         Curve("readers", "readers of a source", _powers(1, 4, 4), _READERS),
         Curve("partitions", "partitions of state", _powers(1, 4, 4), _reading(_windows)),
-        Curve("jobs", "jobs in a server", _powers(1, 4), _PLAIN, of_processes=True),
+        Curve("jobs", "jobs in a server", _powers(1, 4), _PLAIN),
     )
 }

@@ -31,7 +31,6 @@ class _Figure:
     factor: float = 1.0  # to that unit
     of_epoch: bool = False  # whether each epoch has it, or a share of it
     hint: str = ""  # wall time, which stands beside it
-    alone: bool = True  # whether it counts where other sizes than that of the job grow
 
 
 FIGURES: Final = (
@@ -42,12 +41,11 @@ FIGURES: Final = (
     _Figure("status_cpu_s", "status, CPU s", "`status` {}", hint="status_wall_s"),
     _Figure("page_cpu_s", "page, CPU s", "the first view of the page {}", hint="page_wall_s"),
     _Figure("again_cpu_s", "page again, CPU s", "the next one {}", of_epoch=True, hint="again_wall_s"),
-    _Figure("page_pss_mb", "its server, MB", "with {} of memory", "B", 1e6),
+    _Figure("page_mb", "its memory, MB", "with {} of memory", "B", 1e6),
     _Figure("compact_cpu_s", "compaction, CPU s", "a compaction {}", of_epoch=True),
     _Figure("compact_bytes", "compaction, B", "writing {}", "B", of_epoch=True),
-    _Figure("sweep_cpu_s", "sweep, CPU s", "a sweep {}"),
-    _Figure("pss_mb", "memory, MB", "the job has {} of memory", "B", 1e6, alone=False),
-    _Figure("processes", "processes", "in {} processes", "", alone=False),
+    _Figure("pss_mb", "memory, MB", "the job has {} of memory", "B", 1e6),
+    _Figure("processes", "processes", "in {} processes", ""),
 )
 """In the order of their columns."""
 
@@ -64,7 +62,7 @@ def exponents(results: Sequence[Result]) -> str:
     for curve, found in _measured(results):
         cells = []
         for figure in FIGURES:
-            grows = _exponent(figure, curve, found)
+            grows = _exponent(figure, found)
             bold = "**" if _is_fault(figure, curve, grows) else ""
             cells.append("" if grows is None else f"{bold}{grows:.2f}{bold}")
         faults = sum("**" in cell for cell in cells)
@@ -80,7 +78,7 @@ def outlook(results: Sequence[Result]) -> str:
     for curve, found in _measured(results):
         said = []
         for figure in FIGURES:
-            grows = _exponent(figure, curve, found)
+            grows = _exponent(figure, found)
             if grows is not None:
                 value = found[-1][figure.name] * figure.factor * FURTHER ** max(0.0, grows)
                 said.append(figure.said.format(_text(value, figure.unit)))
@@ -109,10 +107,10 @@ def _measured(results: Sequence[Result]) -> list[tuple[Curve, list[Result]]]:
     return [(curve, sorted(some, key=lambda one: int(one["size"]))) for curve, some in found if len(some) > 1]
 
 
-def _exponent(figure: _Figure, curve: Curve, found: Sequence[Result]) -> float | None:
+def _exponent(figure: _Figure, found: Sequence[Result]) -> float | None:
     """Least squares of the logarithms over the upper part of a curve; None where it has no such cost."""
     upper = [(one["size"], one[figure.name]) for one in found[-UPPER:] if one.get(figure.name)]
-    if len(upper) < 2 or not (figure.alone or curve.of_processes):
+    if len(upper) < 2:
         return None
     sizes, costs = zip(*((math.log(size), math.log(cost)) for size, cost in upper), strict=True)
     return statistics.linear_regression(sizes, costs).slope
