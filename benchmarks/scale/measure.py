@@ -40,8 +40,9 @@ from spark_ext.spark.logs.spark_log import SparkLog
 
 JOB: Final = "bench"
 FIRST: Final = 15  # epochs of the run before: workers start, and code is compiled
-WARM: Final = 8  # epochs behind the start that do not count
-EPOCHS: Final = 40
+WARM: Final = 6  # epochs behind the start that do not count
+EPOCHS: Final = 30
+INTERVAL: Final = 500  # between two of them, ms, so that what a job does by the clock is the same for all sizes
 SMALL: Final = MaintenanceSettings().small_files  # commits between two compactions
 IDLE: Final = 0.001  # CPU time of what `_worked` does on an idle machine, s
 STEPS: Final = 1_000_000  # more than any run takes
@@ -82,7 +83,7 @@ def run(name: str, size: int) -> dict[str, Any]:
 
 
 def _started(curve: Curve, spark: SparkSession, folder: Path, size: int, *, past: bool) -> sx.Job:
-    job = sx.Job(spark, JOB, state=folder / "state")
+    job = sx.Job(spark, JOB, state=folder / "state", interval=INTERVAL if past else 0)
     curve.fill(job, spark, folder, size, past)
     return job.start()
 
