@@ -8,6 +8,7 @@ is no downtime as long as nothing holds it up.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -120,11 +121,12 @@ def downtime(timeline: Timeline, incidents: Sequence[Mapping[str, Any]], now: da
     of_query: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in failures:
         of_query[query_of(row)].append(row)
+    gaps: dict[datetime, list[Period]] = defaultdict(list)
+    for gap in timeline.gaps:
+        gaps[gap.since].append(Period(JOB, gap.state, gap.since, gap.until or now))
     for span in timeline.spans:
         pieces += _job(span, now)
-        pieces += [
-            Period(JOB, gap.state, gap.since, gap.until or now) for gap in timeline.gaps if gap.since == span.until
-        ]
+        pieces += gaps.get(span.until, []) if span.until is not None else []
         for part in span.intervals:
             if part.operator != JOB:
                 by_query[part.operator].append(period_of(part, part.until or now))
@@ -165,6 +167,7 @@ def blamed(pieces: Sequence[Period], failures: Iterable[Mapping[str, Any]], befo
     Failures are incidents of the types `BEGIN`; `before` is to blame for downtime before the pieces.
     """
     known = sorted(failures, key=lambda row: (_began(row), row["at"]))
+    times = [_began(row) for row in known]
     found: list[Period] = []
     to_blame, blocked, entered = before, UNKNOWN, ("", UNKNOWN)
     started = ran = datetime.min.replace(tzinfo=timezone.utc)  # since when this start lasts, and the job ran last
@@ -178,7 +181,7 @@ def blamed(pieces: Sequence[Period], failures: Iterable[Mapping[str, Any]], befo
             ran, entered = piece.since, (piece.state, UNKNOWN)
             found.append(piece)
             continue
-        begins = [row for row in known if piece.since - LATE <= _began(row) < piece.until]
+        begins = known[bisect_left(times, piece.since - LATE) : bisect_left(times, piece.until)]
         stops = [row for row in begins if row["type"] == STOP_BLOCKED and (stopped or _began(row) > piece.since)]
         # Which failure it was is recorded, or it was none.
         begins = [] if recorded or piece.requested else [row for row in begins if row["type"] != STOP_BLOCKED]

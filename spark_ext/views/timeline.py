@@ -98,14 +98,11 @@ class Timeline:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Plain values, times as ISO 8601 in UTC."""
-        return [plain({**asdict(span), "down_before": self._down_before(span)}) for span in self.spans]
-
-    def _down_before(self, span: Span) -> float:
-        return sum(
-            (down.until - down.since).total_seconds()
-            for down in self.downs
-            if down.until is not None and down.until == span.since
-        )
+        before: dict[datetime, float] = defaultdict(int)
+        for down in self.downs:
+            if down.until is not None:
+                before[down.until] += (down.until - down.since).total_seconds()
+        return [plain({**asdict(span), "down_before": before.get(span.since, 0)}) for span in self.spans]
 
 
 def timeline(
@@ -123,10 +120,8 @@ def timeline(
     taken to have lasted until its last row of any kind.
     """
     started, ended = _starts_and_ends(jobs)
-    by_run: dict[int, list[Row]] = defaultdict(list)
-    for row in states:
-        by_run[row["incarnation"]].append(row)
-    seen = _last_seen(by_run, epochs := list(epochs), checkpoints := list(checkpoints))
+    by_run, epochs_of, checkpoints_of = (_by_incarnation(rows) for rows in (states, epochs, checkpoints))
+    seen = _last_seen(by_run, epochs_of, checkpoints_of)
     spans = []
     for number in sorted(set(started) | set(by_run)):
         since = started.get(number) or min(row["since"] for row in by_run[number])
@@ -140,8 +135,8 @@ def timeline(
                 until,
                 outcome,
                 _intervals(by_run[number], until),
-                *_counts(row for row in epochs if row["incarnation"] == number),
-                _finals(row for row in checkpoints if row["incarnation"] == number),
+                *_counts(epochs_of[number]),
+                _finals(checkpoints_of[number]),
             )
         )
     return _with_gaps(tuple(spans), None)
@@ -165,15 +160,21 @@ def _starts_and_ends(jobs: Iterable[Row]) -> tuple[dict[int, datetime], dict[int
     return started, ended
 
 
+def _by_incarnation(rows: Iterable[Row]) -> dict[int, list[Row]]:
+    found: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row["incarnation"]].append(row)
+    return found
+
+
 def _last_seen(
-    by_run: Mapping[int, list[Row]], epochs: Iterable[Row], checkpoints: Iterable[Row]
+    states: Mapping[int, list[Row]], epochs: Mapping[int, list[Row]], checkpoints: Mapping[int, list[Row]]
 ) -> dict[int, datetime]:
     seen: dict[int, datetime] = {}
-    facts = [(number, row["since"]) for number, rows in by_run.items() for row in rows]
-    facts += [(row["incarnation"], row["committed_at"]) for row in epochs]
-    facts += [(row["incarnation"], row["at"]) for row in checkpoints]
-    for number, at in facts:
-        seen[number] = max(at, seen.get(number, at))
+    for time, of_runs in (("since", states), ("committed_at", epochs), ("at", checkpoints)):
+        for number, rows in of_runs.items():
+            last = max(row[time] for row in rows)
+            seen[number] = max(last, seen.get(number, last))
     return seen
 
 

@@ -313,3 +313,28 @@ def test_l4_the_seconds_of_all_states_add_up_to_the_wall_time(given_runs: list[A
     blamed = sum(piece.seconds for piece in found.pieces if piece.down and piece.incident)
     assert blamed <= sum(piece.seconds for piece in found.pieces if piece.down) + 1e-6
     assert found.availability(first, last + timedelta(seconds=1)) <= 1.0
+
+
+class Counted(dict[str, Any]):
+    """A row that counts how often it is looked at."""
+
+    looks = 0
+
+    def get(self, *arguments: Any) -> Any:
+        Counted.looks += 1
+        return super().get(*arguments)
+
+
+def test_a_failure_is_compared_with_the_downtime_around_it_alone() -> None:
+    def looks(failures: int) -> int:
+        states = entered(
+            *((name, 10 * n + 5 * up) for n in range(failures) for up, name in enumerate(["RESTARTING", "RUNNING"]))
+        )
+        rows = [Counted(incident(str(n), 10 * n)) for n in range(failures)]
+        Counted.looks = 0
+        found = of(states, rows, 10 * failures)
+        assert {piece.incident for piece in found.pieces if piece.down} == {row["incident_id"] for row in rows}
+        return Counted.looks
+
+    few = looks(50)
+    assert 0 < looks(500) <= 11 * few
