@@ -36,6 +36,7 @@ QUERY: Final = "q"
 SOURCE: Final = "in"
 NOW: Final = datetime.now(timezone.utc)
 DAYS: Final = 29  # over which a history is spread: some rows expire when they are 30 days old
+MOMENT: Final = timedelta(milliseconds=100)  # between the rows of one number
 COMMIT: Final = 10_000  # numbers whose rows are written by one commit
 LINKS: Final = 10_000  # names of one file: a file system allows some 65,000
 
@@ -51,12 +52,12 @@ def write(state: Path, numbers: range, *parts: tuple[Row, str, Values]) -> None:
     ledger, step = Ledger(str(state)), timedelta(days=DAYS) / numbers.stop
     for start in range(numbers.start, numbers.stop, COMMIT):
         some = range(start, min(start + COMMIT, numbers.stop))
-        for given, time, values in parts:
+        for place, (given, time, values) in enumerate(parts):
             rows = to_arrow(type(given), [given]).take(pa.array([0] * len(some)))
-            for name, value in {time: lambda n: NOW - (numbers.stop - n) * step, **values}.items():
-                place = rows.schema.get_field_index(name)
-                column = pa.array([value(n) for n in some], rows.schema.field(place).type)
-                rows = rows.set_column(place, rows.schema.field(place), column)
+            times = [NOW - (numbers.stop - n) * step + place * MOMENT for n in some]
+            for name, column in {time: times, **{name: map(value, some) for name, value in values.items()}}.items():
+                field = rows.schema.field(name)
+                rows = rows.set_column(rows.schema.get_field_index(name), field, pa.array(column, field.type))
             ledger.table(type(given)).change(partial(_append, rows), None, "writing a history")
     for given, _, _ in parts:
         list(compact(ledger.table(type(given)), 2))
@@ -73,9 +74,9 @@ def epochs(state: Path, count: int) -> Row:
     write(state, range(newest + 1, count), (given, "committed_at", {"epoch": lambda n: n}))
     for folder in ("offsets", "commits"):
         text = log.read(f"{folder}/{newest}")
-        for epoch in log.numbers(folder):
-            if epoch > newest:  # planned, and not committed
-                log.delete(f"{folder}/{epoch}")
+        for epoch in log.numbers(folder):  # Spark would not have these any more
+            log.delete(f"{folder}/{epoch}")
+            log.delete(f"{folder}/.{epoch}.crc")
         for epoch in (count - 2, count - 1):
             log.replace(f"{folder}/{epoch}", text or "")
     return given
@@ -101,7 +102,7 @@ def control(state: Path, count: int) -> Row:
 
 
 def incidents(state: Path, count: int) -> Row:
-    """Let `count` failures have been reported and resolved, each with its stack."""
+    """Let `count` failures have been reported, each with its stack, and resolved by a restart of the query."""
 
     def evidence(n: int) -> str:
         return to_json({"stack": "\n".join(f"at some.Class.method(File.java:{n + line})" for line in range(40))})
@@ -113,10 +114,14 @@ def incidents(state: Path, count: int) -> Row:
         action="restart 1 in 100 ms", fingerprint="f",
     )  # fmt: skip
     opened = schema.IncidentChangeRow(incident_id="", at=NOW, old="", new="OPEN", cause="", incarnation=1, count=1)
-    over = replace(opened, old="OPEN", new="RESOLVED")
     own: Values = {"incident_id": name}
     happened: Values = {**own, "what": "the server closed connection {}".format, "evidence": evidence}
-    write(state, range(1, count + 1), (given, "at", happened), (opened, "at", own), (over, "at", own))
+    changes = [(one, "at", own) for one in (opened, replace(opened, old="OPEN", new="RESOLVED"))]
+    entered: list[tuple[Row, str, Values]] = [
+        (schema.ExecutionStateRow(operator=QUERY, state=one, since=NOW, incarnation=1, reason=""), "since", {})
+        for one in ("RESTARTING", "RUNNING")
+    ]
+    write(state, range(1, count + 1), (given, "at", happened), *changes, *entered)
     return given
 
 
