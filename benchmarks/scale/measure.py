@@ -176,13 +176,14 @@ def _views(state: Path, row: Row | None) -> Figures:
     with ControlServer([str(state)]) as server:
         with _spent(time.process_time) as page:
             _get(server, f"/v1/jobs/{JOB}/page")
-        memory = (pss(os.getpid()) - before) / 1e6
-        if row is not None:
-            Ledger(str(state)).table(type(row)).append([row])
+        found = _both("status", status) | _both("page", page) | {"page_mb": (pss(os.getpid()) - before) / 1e6}
+        if row is None:
+            return found
+        Ledger(str(state)).table(type(row)).append([row])
         time.sleep(POLL_EVERY)  # before, it does not look at the ledger
         with _spent(time.process_time) as again:
             _get(server, f"/v1/jobs/{JOB}/page")
-    return _both("status", status) | _both("page", page) | _both("again", again) | {"page_mb": memory}
+    return found | _both("again", again)
 
 
 def _get(server: ControlServer, path: str) -> None:
