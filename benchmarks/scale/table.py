@@ -64,7 +64,7 @@ def exponents(results: Sequence[Result]) -> str:
         for figure in FIGURES:
             grows = _exponent(figure, found)
             bold = "**" if _is_fault(figure, curve, grows) else ""
-            cells.append("" if grows is None else f"{bold}{grows:.2f}{bold}")
+            cells.append("" if grows is None else f"{bold}{round(grows, 2) + 0.0:.2f}{bold}")
         faults = sum("**" in cell for cell in cells)
         sizes = f"{found[0]['size']:,} to {found[-1]['size']:,}"
         rows.append([curve.what, sizes, "an epoch" if curve.past else "all", *cells, str(faults or "")])
