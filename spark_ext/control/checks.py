@@ -6,7 +6,9 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
+from spark_ext.control.functions import misfit
 from spark_ext.control.known import KnownJob
 from spark_ext.control.requests import ControlRefused, Refusal, Request, fingerprint
 from spark_ext.model import json_schemas
@@ -112,7 +114,7 @@ def _check_job(
 
 
 def moved(
-    before: Configuration, size: int, one: Checked, event: Event, now: datetime, operator: str
+    before: Configuration, size: int, one: Checked, event: Event, now: datetime, job: KnownJob, operator: str
 ) -> tuple[Configuration, int]:
     """The configuration after an event, and a number no less than its bytes; `size` is such a number for `before`."""
     operator = f"{operator}, {one.kind.name} for {one.target}"
@@ -121,7 +123,7 @@ def moved(
             Refusal.EXPIRED, "expires_at is in the past", operator, "give a later time, and check the clocks"
         )
     if one.kind.name == "set_config":
-        _check_schema(before, event, operator)
+        _check_value(before, event, job, operator)
     if one.kind.name == "reload":
         _check_lookup(before, event, operator)
     after = before.after([event])
@@ -160,15 +162,33 @@ def _check_lookup(before: Configuration, event: Event, operator: str) -> None:
         )
 
 
-def _check_schema(before: Configuration, event: Event, operator: str) -> None:
-    declared = before.of("config_schema", Target(), event.value["key"])
-    if declared is None or event.value.get("unset"):
+def _check_value(before: Configuration, event: Event, job: KnownJob, operator: str) -> None:
+    """Refuse a value that its declared schema does not allow; without one, a value that a query cannot read."""
+    key, value = event.value["key"], event.value.get("value")
+    if event.value.get("unset"):
         return
-    wrong = json_schemas.problem_of(declared["schema"], event.value.get("value"))
-    if wrong is not None:
-        raise ControlRefused.because(
-            Refusal.BAD_VALUE,
-            f"the value of '{event.value['key']}' does not conform to its schema: {wrong}",
-            operator,
-            "correct the value, or declare another schema with config_schema",
-        )
+    declared = before.of("config_schema", JOB, key)
+    if declared is not None:
+        wrong = json_schemas.problem_of(declared["schema"], value)
+        if wrong is not None:
+            raise ControlRefused.because(
+                Refusal.BAD_VALUE,
+                f"the value of '{key}' does not conform to its schema: {wrong}",
+                operator,
+                f"correct the value, or declare another schema: {_DECLARE}",
+            )
+        return
+    for uid in job.queries_of(event.target):
+        query = job.queries[uid]
+        for kind in () if query.finished else [kind for name, kind in query.reads if name == key]:
+            wrong = misfit(value, kind)
+            if wrong:
+                raise ControlRefused.because(
+                    Refusal.BAD_VALUE,
+                    f"the value of '{key}' is not of the type {kind}, as which query '{uid}' reads it: {wrong}",
+                    operator,
+                    f"set a value of this type; to decide yourself what is accepted, declare a schema: {_DECLARE}",
+                )
+
+
+_DECLARE: Final = "spark-ext control STATE schema KEY SCHEMA (the kind config_schema)"

@@ -10,6 +10,7 @@ from spark_ext.control.current import BroadcastEvent, UserConfiguration, current
 from spark_ext.errors import DataError, refused
 from spark_ext.model.offsets import Json
 from spark_ext.schemas.casts import cast
+from spark_ext.spark.backend.contract import name_of_read
 from spark_ext.worker_internals import to_arrow_type
 
 if TYPE_CHECKING:
@@ -104,8 +105,9 @@ def value(key: str, type: str | DataType, default: Json = None) -> Column:
                 f"{problem}",
                 operator=found.operator,
                 kept="everything up to the previous epoch; no row of this one was committed",
-                do="change the type in the query, and start the job again: the epoch keeps its configuration. Declare "
-                "the key with config_schema, so that such values are refused when they are set",
+                do="the epoch keeps its configuration: read the key as string in the query, convert it there with "
+                "try_cast, and start the job again. A schema of the key (spark-ext control STATE schema, the kind "
+                "config_schema) that this value conforms to had it accepted: correct that, too",
             ) from problem
 
     def control_value(rows: pa.Array) -> pa.Array:
@@ -114,6 +116,9 @@ def value(key: str, type: str | DataType, default: Json = None) -> Column:
     def control_value_of_row(_: int) -> Any:
         return scalar().as_py(maps_as_pydicts="strict")
 
+    name = name_of_read(key, kind.simpleString())
+    for one in (control_value, control_value_of_row):
+        setattr(one, "__name__", name)  # noqa: B010 - by which the driver finds in a plan what is read
     has_arrow = hasattr(F, "arrow_udf")  # since Spark 4.1
     function = F.arrow_udf(control_value, kind) if has_arrow else F.udf(control_value_of_row, kind)  # type: ignore[call-overload]
     # Spark computes what is deterministic and has no column only once, before there is an epoch.
@@ -133,6 +138,24 @@ def _parsed(given: str | DataType, operator: str) -> DataType:
         raise refused(
             f"{given!r} is not a type: {problem}", operator, "give a type as DDL, such as double"
         ) from problem
+
+
+def misfit(given: Json, kind: str) -> str:
+    """Why a JSON value is not one of a type, given as Spark's `simpleString`; "" if it is.
+
+    Also "" for a type that only Spark can parse, and in an environment without pyspark.
+    """
+    try:
+        from spark_ext.schemas.ddl import columns
+
+        wanted = columns(f"value {kind}").fields[0].dataType
+    except (ImportError, ValueError):
+        return ""
+    try:
+        _scalar(given, wanted)
+    except ValueError as problem:
+        return str(problem)
+    return ""
 
 
 def _scalar(given: Json, kind: DataType) -> pa.Scalar:

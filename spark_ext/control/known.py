@@ -27,6 +27,7 @@ class KnownQuery:
     sources: frozenset[str] = frozenset()  # uids of its channel sources
     sinks: frozenset[str] = frozenset()
     finished: bool = False
+    reads: tuple[tuple[str, str], ...] = ()  # keys of the configuration, each with the type as which it reads it
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class KnownJob:
                 frozenset(one.uid for one in made_of.of(Role.SOURCE)),
                 frozenset(one.uid for one in made_of.of(Role.SINK)),
                 _finished(row.query, flags, known),
+                made_of.reads,
             )
             begun[row.query] = row.incarnation
         for event in jobs:

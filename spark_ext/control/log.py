@@ -232,7 +232,7 @@ class ControlLog:
                     continue
                 event = self._event(one, base + len(rows) + 1, now)
                 try:
-                    after, size = moved(after, size, one, event, now, self.operator)
+                    after, size = moved(after, size, one, event, now, self._known, self.operator)
                 except ControlRefused as refused:
                     out.append(refused)
                     continue

@@ -41,6 +41,7 @@ class QueryDefinition:
     sink_format: str = ""
     columns: tuple[tuple[str, str], ...] = ()
     state: tuple[str, ...] | None = None  # its stateful operators, in the order of the plan; None: not known
+    reads: tuple[tuple[str, str], ...] = ()  # keys of the user's configuration, each with the type of its column
     early: bool = False  # whether a start could show open windows early, whose rows a later one has to replace
 
     @property
@@ -70,6 +71,7 @@ class QueryDefinition:
             "sink_format": self.sink_format,
             "columns": [list(column) for column in self.columns],
             **({} if self.state is None else {"state": list(self.state)}),
+            **({"reads": [list(one) for one in self.reads]} if self.reads else {}),
             **({"early": True} if self.early else {}),
         }
 
@@ -85,5 +87,6 @@ class QueryDefinition:
             raw["sink_format"],
             tuple((name, kind) for name, kind in raw["columns"]),
             tuple(raw["state"]) if "state" in raw else None,
+            tuple((key, kind) for key, kind in raw.get("reads", ())),
             bool(raw.get("early")),
         )

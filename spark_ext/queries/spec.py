@@ -238,7 +238,8 @@ def definition_of(spec: QuerySpec) -> QueryDefinition:
     frame = backend_of(spec.writer).frame(spec.writer)
     columns = tuple((field.name, field.dataType.simpleString()) for field in spec.schema.fields)
     state = backend_of(frame).stateful_operators(frame)
-    return QueryDefinition(tuple(found), spec.natives, spec.sink_format, columns, state)
+    reads = backend_of(frame).configuration_reads(frame)
+    return QueryDefinition(tuple(found), spec.natives, spec.sink_format, columns, state, reads)
 
 
 def _operator(spec: OperatorSpec, role: Role) -> OperatorDefinition:

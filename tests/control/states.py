@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_ext.control import stamps
 from spark_ext.control.log import ControlLog
-from spark_ext.control.requests import Accepted, Request
+from spark_ext.control.requests import Accepted, ControlRefused, Request
 from spark_ext.ledger import Incarnation, Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.schema import ControlTransitionRow, DefinitionRow, EpochRow
 from spark_ext.model.configuration import Configuration, Stamp
@@ -22,18 +22,24 @@ from tests.support.waiting import until
 
 class State:
     def __init__(
-        self, folder: Path, job: str = "orders", queries: Sequence[str] = ("q", "r"), started: datetime | None = None
-    ) -> None:
+        self, folder: Path, job: str = "orders", queries: Sequence[str] = ("q", "r"), started: datetime | None = None,
+        reads: Mapping[str, tuple[tuple[str, str], ...]] = {},
+    ) -> None:  # fmt: skip
         self.path = str(folder)
         self.folder = folder
         self.ledger = Ledger(self.path)
         self.incarnation: Incarnation = start_incarnation(self.ledger, job, now=started)
         self.writer = LedgerWriter(self.ledger, self.incarnation)
         for query in queries:
-            source = OperatorDefinition(f"{query}-in", Role.SOURCE, "files")
-            made_of = QueryDefinition((source, OperatorDefinition(f"{query}-out", Role.SINK, "delta_2pc")))
-            row = DefinitionRow(query=query, lineage=1, incarnation=1, at=now(), definition=made_of.to_json())
-            self.writer.append(row)
+            self.define(query, reads.get(query, ()))
+
+    def define(self, query: str, reads: tuple[tuple[str, str], ...] = ()) -> None:
+        """Write down what a query is made of, and what it reads of the configuration."""
+        source = OperatorDefinition(f"{query}-in", Role.SOURCE, "files")
+        sink = OperatorDefinition(f"{query}-out", Role.SINK, "delta_2pc")
+        made_of = QueryDefinition((source, sink), reads=reads)
+        row = DefinitionRow(query=query, lineage=1, incarnation=1, at=now(), definition=made_of.to_json())
+        self.writer.append(row)
 
     def step(
         self, event: Event, status: str, query: str = "", epoch: int | None = None, *, ms: float = 10,
@@ -80,6 +86,11 @@ class Sent:
         done = self._log.accept([Request(kind, target, value)])[0]
         assert isinstance(done, Accepted), done
         return done.event.sequence
+
+    def refused(self, kind: str, value: Any = None, target: str = "job") -> ControlRefused:
+        done = self._log.accept([Request(kind, target, value)])[0]
+        assert isinstance(done, ControlRefused), done
+        return done
 
 
 def obeyed(checkpoint: Path, sequence: int) -> None:

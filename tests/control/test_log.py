@@ -98,6 +98,29 @@ def test_a_configuration_too_large_in_present_values_is_refused(tmp_path: Path) 
     assert isinstance(fits, Accepted)
 
 
+def test_a_value_that_a_query_cannot_read_is_refused(tmp_path: Path) -> None:
+    """Whoever sends it, also while no driver runs: what is read is in the ledger."""
+    reads = {"q": (("at", "timestamp"), ("k", "double")), "r": (("k", "bigint"), ("tags", "array<string>"))}
+    state = State(tmp_path, reads=reads)
+    log = ControlLog(Ledger(state.path))
+
+    def refused(key: str, value: Any, target: str = "job") -> str:
+        (found,) = log.accept([Request("set_config", target, {"key": key, "value": value})])
+        return found.what if isinstance(found, ControlRefused) else ""
+
+    assert refused("k", "high").startswith("the value of 'k' is not of the type double, as which query 'q' reads it: ")
+    assert "of the type bigint, as which query 'r' reads it" in refused("k", 0.5), "both have to accept it"
+    assert "query 'r'" in refused("tags", "a") and "query 'q'" in refused("at", "yesterday")
+    assert not any(refused(*one) for one in (("k", 0.5, "query:q"), ("k", 3), ("k", "3"), ("tags", ["a"]), ("k", None)))
+    assert not refused("other", "high") and log.configuration().user("q") == {"k": 0.5, "tags": ["a"], "other": "high"}
+    log.accept([Request("config_schema", value={"key": "k", "schema": {"type": "string"}})])
+    assert not refused("k", "high"), "what is declared wins"
+    assert "does not conform to its schema" in refused("k", 3)
+    log.accept([Request("set_config", value={"key": "at", "unset": True})])
+    state.define("q")
+    assert not refused("at", "yesterday"), "the query reads it no more"
+
+
 def test_a_look_ends_while_others_add_events_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start ends, too, if reading the table takes longer than others take to add to it."""
     path = State(tmp_path).path

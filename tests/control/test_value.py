@@ -77,8 +77,28 @@ def test_a_value_of_another_type_fails_the_query_by_its_key(spark: SparkSession,
     assert lab.rows()[0]["seen"] == (
         '{"k":"1.0","day":"2024-01-01","at":"2024-01-01 00:00:00","list":"[1]","map":"{a -> 1.0}"}'
     )
-    obeyed(lab.checkpoint(), Sent(lab.folder / "state")("set_config", {"key": "k", "value": "much"}))
+    sent = Sent(lab.folder / "state")
+    assert sent.refused("set_config", {"key": "k", "value": "much"}).what.startswith(
+        "the value of 'k' is not of the type double, as which query 'q' reads it"
+    )
+    sent("config_schema", {"key": "k", "schema": True})  # what is declared wins
+    obeyed(lab.checkpoint(), sent("set_config", {"key": "k", "value": "much"}))
     gate.touch()
     with pytest.raises(JobFailedError, match="the value of the key 'k' is 'much', which is not of type double"):
         job.await_termination()
     assert len(lab.rows()) == 20
+
+
+def test_a_start_refuses_a_value_that_a_changed_query_cannot_read(spark: SparkSession, lab: JobHarness) -> None:
+    def job(kind: str) -> sx.Job:
+        frame = lab.source(counts="40", max_rows_per_epoch=20, gate=lab.folder / "gate")
+        seen = sx.control.value("k", kind).cast("string").alias("seen")
+        return lab.job(frame.select("channel", "n", seen))
+
+    first = job("string").start()
+    Sent(lab.folder / "state")("set_config", {"key": "k", "value": "much"})
+    first.stop()
+    (wrong,) = job("double").plan().refusals
+    assert "the value of the key 'k' is 'much', and the query reads it as double" in wrong.what
+    with pytest.raises(ConfigurationError, match="'much', and the query reads it as double"):
+        job("double").start()

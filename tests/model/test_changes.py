@@ -23,7 +23,8 @@ def definitions(draw: st.DrawFn) -> QueryDefinition:
     columns = draw(st.lists(st.tuples(texts, st.sampled_from(["bigint", "string"])), unique_by=lambda it: it[0]))
     natives = draw(st.lists(texts, max_size=2))
     state = draw(st.none() | st.lists(texts, max_size=2).map(tuple))
-    return QueryDefinition(tuple(operators), tuple(natives), draw(texts), tuple(columns), state)
+    reads = draw(st.lists(st.tuples(texts, texts), max_size=2).map(tuple))
+    return QueryDefinition(tuple(operators), tuple(natives), draw(texts), tuple(columns), state, reads)
 
 
 @given(definitions())

@@ -11,8 +11,10 @@ pytest.importorskip("grpc_status", reason="pip install 'pyspark[connect]'")
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException, StreamingQueryException
 from pyspark.sql.connect import functions as F
 from pyspark.sql.connect.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import IntegerType
 
 from spark_ext.spark.backend.connect import CONNECT
+from spark_ext.spark.backend.contract import name_of_read
 from spark_ext.worker_internals import encoded_properties
 
 SESSION: Any = SimpleNamespace(client=SimpleNamespace(), session_id="s")
@@ -43,6 +45,21 @@ def test_watermarks_have_the_sources_below_them() -> None:
     outer, inner = CONNECT.watermarks(below.withWatermark("ts", "2 minutes"))
     assert ([one.uid for one in outer.sources], [one.uid for one in inner.sources]) == (["b"], ["a"])
     assert inner.column == "ts"
+
+
+def test_keys_of_the_configuration_have_their_types() -> None:
+    rows = frame("a").withColumn("limit", _function(name_of_read("it's; ü", "decimal(10,2)"))())
+    rows = rows.where(F.col("id") > _function(name_of_read("k", "struct<a:map<string,double>>"))())
+    wanted = (("it's; ü", "decimal(10,2)"), ("k", "struct<a:map<string,double>>"))
+    assert CONNECT.configuration_reads(rows.union(rows)) == wanted
+
+
+def _function(name: str) -> Any:
+    def read() -> int:
+        return 1
+
+    setattr(read, "__name__", name)  # noqa: B010 - as sx.control.value does
+    return F.udf(read, IntegerType())
 
 
 def test_state_depends_on_keys_and_aggregates_alone() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from spark_ext.control.functions import misfit
 from spark_ext.control.job_events import in_force
 from spark_ext.errors import ConfigurationError, JobRunningError, SparkExtError, StateError, TransientError
 from spark_ext.exchange.kinds import parts
@@ -23,6 +24,7 @@ from spark_ext.ledger.schema import JobRow
 from spark_ext.ledger.view import SourceView
 from spark_ext.model.changes import compare
 from spark_ext.model.commits import not_the_target
+from spark_ext.model.control import JOB
 from spark_ext.model.offsets import SourceOffset
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.queries import operators
@@ -126,6 +128,24 @@ def refuse_missing_targets(specs: Iterable[QuerySpec], start: Start, job: str) -
                 f"epoch {epoch} was committed to it, and nothing is there",
                 f"job '{job}', query '{spec.uid}', sink '{sink.uid}' ({sink.format})",
             )
+
+
+def refuse_misfits(start: Start, configuration: Configuration, job: str) -> None:
+    """Refuse queries that cannot read what is set: a changed query may read a key as another type than before."""
+    for uid, definition in start.given.items():
+        values = {} if start.memory.of(uid).finished else configuration.user(uid)
+        for key, kind in definition.reads:
+            declared = configuration.has("config_schema", JOB, key)
+            wrong = misfit(values[key], kind) if key in values and not declared else ""
+            if wrong:
+                raise ConfigurationError(
+                    f"the value of the key '{key}' is {str(values[key])[:100]!r}, and the query reads it as {kind}: "
+                    f"{wrong}",
+                    operator=f"job '{job}', query '{uid}'",
+                    kept="nothing was started",
+                    do="change the type in the query; or unset the key (spark-ext control STATE unset KEY), start the "
+                    "job, and set the key then",
+                )
 
 
 def refuse_followers(found: Examined, memory: JobMemory, drained: int, job: str) -> None:
@@ -282,6 +302,7 @@ def plan_job(
     start = found.start
     refusals += start.problems()
     tried(lambda: refuse_missing_targets(found.specs, start, job))
+    tried(lambda: refuse_misfits(start, composition.stored_configuration(), job))
     if not options.until_now:
         drained = max((one.lineage for one in in_force(ledger.open_control_events(), "drain")), default=0)
         tried(lambda: refuse_followers(found, start.memory, drained, job))

@@ -40,6 +40,7 @@ from spark_ext.jobs.starting.plan import (
     examined,
     refusal_of,
     refuse_followers,
+    refuse_misfits,
     refuse_missing_targets,
 )
 from spark_ext.jobs.starting.recorded_past import RecordedState, complete_rescales, recall
@@ -200,6 +201,7 @@ def _planned(
     if found.start is not None:
         past = recall(found.start, books.writer)
         refuse_missing_targets(specs, found.start, job)
+        refuse_misfits(found.start, configuration, job)
         books.incidents.adopt(past.memory, composition.uids, write_behind)
     present = add_events(control, past.memory.lineages)
     unfinished = {

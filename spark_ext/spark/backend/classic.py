@@ -55,6 +55,7 @@ class _Classic:
     # -- frames and writers
 
     sources = staticmethod(plans.sources)
+    configuration_reads = staticmethod(plans.configuration_reads)
     makes = staticmethod(plans.makes)
     watermarks = staticmethod(plans.watermarks)
     stateful_operators = staticmethod(plans.stateful_operators)

@@ -23,6 +23,7 @@ from spark_ext.spark.backend.contract import (
     WriterTarget,
     evolution_name,
     evolves,
+    reads_in,
 )
 from spark_ext.spark.backend.diagnosis import NO_DIAGNOSIS, Diagnosis
 from spark_ext.spark.backend.state_formats import LocalStateFiles
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = re.compile(r"0+(\.0+)? *[a-z]*", re.IGNORECASE)
 _RELATION: Final = "spark.connect.Relation"
+_FUNCTION: Final = "spark.connect.CommonInlineUserDefinedFunction"
 
 # Relations without streaming reads below them that the server may still resolve to a stream.
 _HIDING: Final = ("sql", "read", "cached_remote_relation", "cached_local_relation", "unresolved_table_valued_function")
@@ -90,6 +92,9 @@ class _Connect:
     def open_groups(self, df: DataFrame) -> OpenGroups | None:
         what = "a client of Spark Connect does not see by what an aggregation groups; use a classic session"
         return OpenGroups(what) if self.stateful_operators(df) else None
+
+    def configuration_reads(self, df: DataFrame) -> tuple[tuple[str, str], ...]:
+        return reads_in(_functions(_plan(df)))
 
     def makes(self, df: DataFrame, column: str) -> bool | None:
         root = _plan(df)
@@ -386,6 +391,14 @@ def _relations(message: Any) -> Iterator[Any]:
         yield message
     for below in _messages(message):
         yield from _relations(below)
+
+
+def _functions(message: Any) -> Iterator[str]:
+    """The names of the functions of the user's in a message."""
+    if message.DESCRIPTOR.full_name == _FUNCTION:
+        yield message.function_name
+    for below in _messages(message):
+        yield from _functions(below)
 
 
 def _messages(message: Any) -> Iterator[Any]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import quote, unquote
 
 from spark_ext.spark.capabilities import capabilities
 
@@ -44,6 +45,21 @@ def evolution_name(uid: str) -> str:
     plain = re.sub(r"[^A-Za-z0-9_]", "_", uid)
     # Two uids that differ only in what was replaced must not get one name.
     return plain if plain == uid else f"{plain}_{hashlib.sha256(uid.encode()).hexdigest()[:8]}"
+
+
+# Spark shows a function of Python's by its name alone, so the name of one that reads a key says which, and its type.
+_READ: Final = re.compile(r"sx\.control\.value\('([^']+)', '([^']+)'\)")
+
+
+def name_of_read(key: str, kind: str) -> str:
+    """The name of the function that reads a key of the user's configuration as a type."""
+    return f"sx.control.value('{quote(key, safe='')}', '{quote(kind, safe='<>():, ')}')"
+
+
+def reads_in(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """The keys, and the types as which they are read, in the names of functions in some texts; sorted."""
+    found = {(unquote(key), unquote(kind)) for text in texts for key, kind in _READ.findall(text)}
+    return tuple(sorted(found))
 
 
 def local_files() -> str:
@@ -161,6 +177,12 @@ class Backend(Protocol):
         """Of an aggregation by columns that are fixed when a group begins, by what its rows are known.
 
         None: the plan emits nothing at the end of its input that it has not emitted before.
+        """
+
+    def configuration_reads(self, df: DataFrame) -> tuple[tuple[str, str], ...]:
+        """The keys of the user's configuration that a DataFrame's analyzed plan reads with `sx.control.value`.
+
+        Each with its type as Spark's `simpleString`, sorted.
         """
 
     def makes(self, df: DataFrame, column: str) -> bool | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.masking import logger
 from spark_ext.model.end_of_input import FORMAT as END_OF_INPUT
-from spark_ext.spark.backend.contract import OpenGroups, PlanSource, Watermark
+from spark_ext.spark.backend.contract import OpenGroups, PlanSource, Watermark, reads_in
 from spark_ext.spark.backend.missing import missing_name
 
 if TYPE_CHECKING:
@@ -33,6 +33,14 @@ def watermarks(df: DataFrame) -> tuple[Watermark, ...]:
             found.append(Watermark(str(node.eventTime().name()), tuple(_leaves_below(node))))
         left.extend(_children(node))
     return tuple(found)
+
+
+def configuration_reads(df: DataFrame) -> tuple[tuple[str, str], ...]:
+    """See `Backend.configuration_reads`."""
+    nodes = [_analyzed(df)]
+    for node in nodes:
+        nodes.extend(_children(node))
+    return reads_in(str(one.sql()) for node in nodes for one in _items(node.expressions()))
 
 
 def makes(df: DataFrame, column: str) -> bool | None:
