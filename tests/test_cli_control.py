@@ -124,6 +124,15 @@ def test_how_an_event_is_sent(where: str) -> None:
     assert "idempotency key" in refused("control", where, "resume", "--key", "p")
 
 
+def test_a_key_that_is_almost_one_of_a_query_is_accepted_with_a_note(where: str, state: State) -> None:
+    state.define("q", (("threshold", "double"),))
+    said = spark_ext("control", where, "set", "treshold", "0.9")
+    assert said.returncode == 0 and "accepted" in said.stdout, said.stderr
+    assert "note: no query reads 'treshold' with sx.control.value; did you mean 'threshold'?" in said.stderr
+    for key in ("threshold", "treshold", "region"):
+        assert "note" not in spark_ext("control", where, "set", key, "1").stderr, "read, set before, or quite another"
+
+
 REFUSED = [
     ["nonsense"], ["send", "nonsense"], ["pause", "query:none"], ["pause", "nobody"],
     ["rate-limit", "source:q-in", "0"], ["rate-limit", "source:q-in"], ["rate-limit", "source:q-in", "NaN"],

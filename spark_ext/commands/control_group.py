@@ -183,6 +183,8 @@ def _say_if_none_obeys(sent: SentEvent, control: Control) -> None:
 
 def show(sent: SentEvent, *, as_json: bool) -> None:
     """Print an event."""
+    if sent.note:
+        output.print_text(f"note: {sent.note}", error=True)
     if as_json:
         output.print_json(sent.state.to_json())
         return

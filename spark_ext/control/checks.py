@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -189,6 +190,19 @@ def _check_value(before: Configuration, event: Event, job: KnownJob, operator: s
                     operator,
                     f"set a value of this type; to decide yourself what is accepted, declare a schema: {_DECLARE}",
                 )
+
+
+def note_of(before: Configuration, event: Event, job: KnownJob) -> str:
+    """What the sender of an event that is accepted may have overlooked: a key that is almost one that queries read."""
+    if event.kind != "set_config" or event.value.get("unset"):
+        return ""
+    key = event.value["key"]
+    known = {name for query in job.queries.values() for name, _ in query.reads}
+    known.update(before.standing.get("config_schema", {}).get(str(JOB), {}))
+    if key in known or any(key in slots for slots in before.standing.get("set_config", {}).values()):
+        return ""
+    near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.8)
+    return f"no query reads '{key}' with sx.control.value; did you mean '{near[0]}'?" if near else ""
 
 
 _DECLARE: Final = "spark-ext control STATE schema KEY SCHEMA (the kind config_schema)"

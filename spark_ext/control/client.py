@@ -150,7 +150,7 @@ class LocalClient:
             origin=request.origin or self._origin,
         )
         accepted = retrying()(self._accept, full)
-        return self.event(accepted.event.event_id)
+        return replace(self.event(accepted.event.event_id), note=accepted.note)
 
     def _accept(self, request: Request) -> Accepted:
         if self._service is not None:

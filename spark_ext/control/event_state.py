@@ -64,6 +64,7 @@ class EventState:
     result: Json = None  # what it has brought; None if nothing
     applied: Mapping[str, int | None] = field(default_factory=dict)  # first epochs by query; "" is the driver
     steps: Sequence[Step] = ()  # its transitions after the acceptance, oldest first
+    note: str = ""  # in the answer to its request: what its sender may have overlooked
 
     @property
     def final(self) -> bool:
@@ -91,7 +92,7 @@ class EventState:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, times as ISO 8601 in UTC."""
-        plain = dict(vars(self))
+        plain = {name: one for name, one in vars(self).items() if name != "note"}
         times = {"accepted_at": self.accepted_at, "expires_at": self.expires_at, "final_at": self.final_at}
         return {
             "id": plain.pop("event_id"),
@@ -127,9 +128,10 @@ class EventState:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> EventState:
         """Read the JSON form."""
-        given = {one.name: raw[one.name] for one in fields(cls) if one.name != "event_id"}
+        given = {one.name: raw[one.name] for one in fields(cls) if one.name not in ("event_id", "note")}
         given |= {
             "event_id": raw["id"],
+            "note": raw.get("note", ""),
             "accepted_at": datetime.fromisoformat(raw["accepted_at"]),
             "expires_at": None if raw["expires_at"] is None else datetime.fromisoformat(raw["expires_at"]),
             "steps": tuple(Step(**{**step, "at": datetime.fromisoformat(step["at"])}) for step in raw["steps"]),

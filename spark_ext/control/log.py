@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from deltalake import Transaction
 
-from spark_ext.control.checks import Checked, check_request, moved, size_of
+from spark_ext.control.checks import Checked, check_request, moved, note_of, size_of
 from spark_ext.control.known import KnownJob, Structure
 from spark_ext.control.requests import Accepted, ControlRefused, Refusal, Request
 from spark_ext.errors import StateError, StorageError
@@ -231,13 +231,14 @@ class ControlLog:
                     out.append(self._repeated(one, *before))
                     continue
                 event = self._event(one, base + len(rows) + 1, now)
+                note = note_of(after, event, self._known)
                 try:
                     after, size = moved(after, size, one, event, now, self._known, self.operator)
                 except ControlRefused as refused:
                     out.append(refused)
                     continue
                 rows.append(self._row(one, event, now))
-                out.append(Accepted(event))
+                out.append(Accepted(event, note=note))
                 if key:
                     keys[key] = one.fingerprint, event
             if not rows:

@@ -73,6 +73,7 @@ class Accepted:
 
     event: Event
     repeated: bool = False  # whether it had been accepted before, under the same idempotency key
+    note: str = ""  # what its sender may have overlooked
 
 
 def fingerprint(kind: str, target: Target, value: Json, delivery: Delivery, expires_ms: int | None) -> str:

@@ -265,6 +265,7 @@ class AcceptedAnswer(EventAnswer):
     """An event that is in the ledger: from here on it survives any crash."""
 
     repeated: bool = Field(description="Whether it had been accepted before, under the same idempotency key.")
+    note: str = Field(description="What its sender may have overlooked, such as a key that no query reads.")
 
 
 class EventPage(Answer):

@@ -78,7 +78,8 @@ def control_routes(jobs: ServedJobs, limits: Limits, slots: Slots) -> APIRouter:
         if accepted.repeated:
             state = await _event(served, state.event_id)
         place = f"/v1/jobs/{known.name if '/' not in known.name else known.job_id}/control/{state.event_id}"
-        return JSONResponse({**state.to_json(), "repeated": accepted.repeated}, 202, {"Location": place})
+        answer = {**state.to_json(), "repeated": accepted.repeated, "note": accepted.note}
+        return JSONResponse(answer, 202, {"Location": place})
 
     @router.get(
         "/control",

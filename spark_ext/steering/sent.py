@@ -50,6 +50,8 @@ class SentEvent:
 
     def __init__(self, client: Client, state: EventState) -> None:
         self._client, self._state = client, state
+        self.note = state.note
+        """What may have been overlooked: it sets a key that no query reads, and almost one that a query does."""
 
     @property
     def id(self) -> str:
