@@ -324,9 +324,11 @@ def rescale(
 @app.command()
 def status(state: State, as_json: Json = False, storage: Storage = None) -> None:
     """Show a job's state, queries, newest incidents and timeline. The exit code is 2 if its ledger is damaged."""
+    from spark_ext.jobs.linking.inbox_figures import inboxes_now
     from spark_ext.views.status import read_status
 
-    found = read_status(state, storage_options(storage))
+    options = storage_options(storage)
+    found = read_status(state, options, lambda facts: inboxes_now(facts, options))
     if as_json:
         print_json(found.to_json())
     else:

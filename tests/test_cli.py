@@ -16,14 +16,16 @@ from rich.console import Console
 from spark_ext import cli, errors
 from spark_ext.cli import main
 from spark_ext.commands.output import REFUSED
+from spark_ext.ingest.log import LEASE, Lease
 from spark_ext.ledger import Ledger, LedgerWriter, heartbeat, start_incarnation
 from spark_ext.model.lifecycle import State
 from spark_ext.views.snapshot import SourceSnapshot
 from spark_ext.views.status import read_status
 from spark_ext.views.terminal import line, show_rows
 from tests.control import states
-from tests.ledger.rows import checkpoint, epoch, flag, incident
+from tests.ledger.rows import checkpoint, definition, epoch, flag, incident
 from tests.ledger.rows import state as state_row
+from tests.support.inboxes import Inbox
 
 T0 = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 END = T0 + timedelta(seconds=3)
@@ -109,6 +111,29 @@ def test_status_as_json_and_for_people(state: Path) -> None:
     assert "files: 2" in done.stdout
     assert "the [network] was slow (restart)" in done.stdout
     assert "incarnation 1" in done.stdout
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["stopped", "killed"])
+def test_status_reads_an_inbox_while_no_job_runs(tmp_path: Path, ended: bool) -> None:
+    writer = write(tmp_path / "state")
+    reads = {"uid": "in", "role": "source", "format": "http_ingest", "identity": {"path": "orders"}, "options": {}}
+    writer.append([definition("live", operators=[reads])])
+    if ended:
+        writer.end("CANCELED")
+    before = {path for path in tmp_path.rglob("*")}
+    [found] = printed("status", tmp_path / "state")["queries"][1]["inboxes"]
+    assert (found["name"], sum(found["gateways"].values())) == ("orders", 0)
+    assert {path for path in tmp_path.rglob("*")} == before
+    inbox = Inbox(tmp_path / "state")
+    inbox.send("gh", "a", "b")
+    lease = Lease(1, "s", 0, "h", 1, "accepting", 150, 140, 47_850, 1_000_000)
+    inbox.place.gateway("gh").write(LEASE, lease.to_json())
+    [found] = printed("status", tmp_path / "state")["queries"][1]["inboxes"]
+    figures = {name: found[name] for name in ("name", "accepted", "acknowledged", "bytes", "max_bytes")}
+    assert list(figures.values()) == ["orders", 150, 140, 47_850, 1_000_000] and found["gateways"]["accepting"] == 1
+    assert "orders: 1 accepting" in " ".join(spark_ext("status", tmp_path / "state").stdout.split())
+    inbox.place.gateway("gh").write("gateway.json", b"damaged")
+    assert printed("status", tmp_path / "state")["queries"][1]["inboxes"] == []
 
 
 def test_a_lost_driver_is_distinguished_from_one_that_ended(tmp_path: Path) -> None:

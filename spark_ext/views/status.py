@@ -6,7 +6,7 @@ print(status.state, status.query("daily").rows)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -27,7 +27,7 @@ from spark_ext.views.page.facts import (
 )
 from spark_ext.views.page.figures import NONE, counts_of, exchange_of, figures_of, inboxes_of, query_lag, said_of
 from spark_ext.views.page.history import timeline_of, whole
-from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot, SourceSnapshot
+from spark_ext.views.snapshot import InboxSnapshot, JobSnapshot, QuerySnapshot, SourceSnapshot
 from spark_ext.views.timeline import JOB
 from spark_ext.views.timeline_view import DisplayTimeline
 
@@ -128,11 +128,17 @@ def open_ledger(
     return ledger
 
 
-def read_status(state: str, storage_options: Mapping[str, str] | None = None) -> JobStatus:
-    """Read a job's status."""
+def read_status(
+    state: str,
+    storage_options: Mapping[str, str] | None = None,
+    inboxes: Callable[[Facts], Mapping[str, tuple[InboxSnapshot, ...]]] = lambda facts: {},
+) -> JobStatus:
+    """Read a job's status; `inboxes` gives those of queries, by uid, in place of what the newest heartbeat has."""
     damage: list[str] = []
     facts = FactsReader(open_ledger(state, storage_options, damage), damage).read()
-    return replace(status_from(facts), damage=tuple(damage))
+    found, read = status_from(facts), inboxes(facts)
+    queries = tuple(replace(query, inboxes=read.get(query.uid, query.inboxes)) for query in found.queries)
+    return replace(found, queries=queries, damage=tuple(damage))
 
 
 def status_of(ledger: Ledger) -> JobStatus:

@@ -1,25 +1,30 @@
 """What gateways of an inbox have done, for display: from their leases and logs, and from what was decided of repeats.
 
 All views and metrics show what `summed` says of an inbox: it is kept with each query that reads it, and goes into the
-ledger with the driver's heartbeat.
+ledger with the driver's heartbeat. `spark-ext status` looks for itself, as gateways also run while no driver does.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from spark_ext.errors import StateError
-from spark_ext.ingest.log import Lease
+from spark_ext.errors import SparkExtError, StateError
+from spark_ext.ingest.log import Lease, channels
 from spark_ext.ingest.parts import Found, Part, outermost
+from spark_ext.ingest.place import InboxPlace, inbox_path
+from spark_ext.jobs.linking.leases import LeaseWatch
+from spark_ext.views.page.graph import newest_definitions, operators
 from spark_ext.views.snapshot import GATEWAY_STATES, InboxSnapshot
 
 if TYPE_CHECKING:
     from spark_ext.ingest.log import Entry, InboxLog, LogState
-    from spark_ext.ingest.place import InboxPlace
+    from spark_ext.views.page.facts import Facts
 
+SOURCE: Final = "http_ingest"
 ACCEPTING, UNAVAILABLE, SILENT, STOPPED, SEALED = GATEWAY_STATES
 _NO_LEASE: Final = Lease(0, "", 0, "", 0, UNAVAILABLE)
 _STATES: Final = {"accepting": ACCEPTING, "closed": STOPPED, "sealed": SEALED}  # by the word of a lease
@@ -122,3 +127,27 @@ class LeftOut:
                 newest, *_ = Part.begin(file, read[-1], self._place.operator)
                 self._totals, self._newest = newest.found, read[-1].name
         return self._totals
+
+
+def inboxes_now(facts: Facts, storage_options: Mapping[str, str]) -> dict[str, tuple[InboxSnapshot, ...]]:
+    """The inboxes that each query of a job reads, by uid, as their folders are now; one that is damaged is left out."""
+    found = {}
+    for query, own in operators(newest_definitions(facts.definitions, facts.jobs)).items():
+        names = {one["about"] for one in own["sources"] if one["format"].lower() == SOURCE}
+        looks = (_look(inbox_path(facts.directory, name), storage_options) for name in sorted(names))
+        found[query] = tuple(one for one in looks if one is not None)
+    return found
+
+
+def _look(path: str, storage_options: Mapping[str, str]) -> InboxSnapshot | None:
+    place = InboxPlace(path, "the inbox", storage_options)
+    looks = []
+    try:
+        for gateway in channels(place.folder):
+            watch = LeaseWatch(place.gateway(gateway), time.monotonic, time.time)
+            watch.look()
+            silent = watch.silence(draining=False, known=True) is not None
+            looks.append(GatewayLook.at(watch.lease, place.log(gateway), silent=silent, age=watch.age))
+        return summed(place.name, looks, LeftOut(place).look(), time.time_ns() // 1_000_000)
+    except (OSError, SparkExtError):
+        return None

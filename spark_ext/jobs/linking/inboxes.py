@@ -26,7 +26,7 @@ from spark_ext.failpoints import FailPoint, reach
 from spark_ext.ingest.description import GAPS
 from spark_ext.ingest.log import InboxLog, channels
 from spark_ext.ingest.place import InboxPlace
-from spark_ext.jobs.linking.inbox_figures import GatewayLook, LeftOut, summed
+from spark_ext.jobs.linking.inbox_figures import SOURCE, GatewayLook, LeftOut, summed
 from spark_ext.jobs.linking.leases import LeaseWatch, filling_of
 from spark_ext.ledger.schema import CheckpointRow, IncidentRow
 from spark_ext.ledger.view import SourceView
@@ -51,7 +51,6 @@ SILENT: Final = "gateway_silent"
 CLOCK: Final = "gateway_clock"
 FILLING: Final = "inbox_filling"
 GAP: Final = "feed_gap"
-SOURCE: Final = "http_ingest"
 OVER: Final = {
     SILENT: "is heard of again, or its log is sealed",
     CLOCK: "has a clock that agrees with the driver's, or its log is sealed",

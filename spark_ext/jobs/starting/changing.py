@@ -12,7 +12,8 @@ from spark_ext.exchange.kinds import parts, parts_at
 from spark_ext.ingest.log import channels
 from spark_ext.ingest.place import InboxPlace, inbox_path
 from spark_ext.jobs.composition import Composition, node_of
-from spark_ext.jobs.linking.inboxes import SOURCE, inboxes_of
+from spark_ext.jobs.linking.inbox_figures import SOURCE
+from spark_ext.jobs.linking.inboxes import inboxes_of
 from spark_ext.jobs.starting.identity import unknown
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.ledger.memory import JobMemory
