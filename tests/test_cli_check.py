@@ -108,7 +108,9 @@ def test_check_timeline_and_page_have_one_availability(folder: Path, end: str) -
     if end:
         running.end(end)
     _, (health,) = checked(running.state)
-    timeline = json.loads(spark_ext("timeline", running.state, "--json").stdout)["availability"]
+    told = json.loads(spark_ext("timeline", running.state, "--json").stdout)
+    timeline, began = told["availability"], told["incarnations"][0]["since"]
+    assert began == told["since"] == health["since"], "the job is younger than a day"
     document = page(FactsReader(Ledger(running.state)).read(), datetime.now(timezone.utc))["timeline"]["availability"]
     texts = [spark_ext(command, running.state).stdout for command in ("check", "timeline")]
     if end == "FINISHED":
@@ -117,7 +119,7 @@ def test_check_timeline_and_page_have_one_availability(folder: Path, end: str) -
         return
     for found in (health["availability"], timeline, document["1d"], document["all"]):
         assert found == pytest.approx(0.9, abs=0.005)
-    assert all("availab" in text for text in texts)
+    assert "% of 60 min" in texts[0] and f"availability since {began[:19].replace('T', ' ')} UTC: " in texts[1]
 
 
 def test_a_job_that_has_failed_and_open_incidents(folder: Path) -> None:

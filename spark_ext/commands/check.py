@@ -80,7 +80,7 @@ def check(
             print_text(
                 f"UNKNOWN  {state}: {_one_line(found)}"
                 if isinstance(found, SparkExtError)
-                else line(found, now, window)
+                else line(found, now, limits, window)
             )
     found_all = {state: found for state, found in read.items() if isinstance(found, Health)}
     if notify:
@@ -174,6 +174,7 @@ def _plain(state: str, found: Health | SparkExtError) -> dict[str, Any]:
         "last_alive": found.last_alive,
         "ended": found.ended,
         "availability": found.availability,
+        "since": found.since,
         "rules": [
             {"rule": one.rule.name, "share": one.found.share, "down_s": one.found.down, "low": one.found.low}
             for one in found.measured

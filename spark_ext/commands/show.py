@@ -58,12 +58,15 @@ def timeline(
     kinds = {incident: class_of(row["labels"]) for incident, row in rows.items()}
     classes = by_class(found.pieces, kinds)
     if as_json:
-        print_json(spent.to_json(begin, available) | {"classes_s": classes, "incarnations": status.timeline.to_json()})
+        print_json(
+            spent.to_json(found.since(begin), available)
+            | {"classes_s": classes, "incarnations": status.timeline.to_json()}
+        )
         return
     Terminal().print(status.timeline)
     print_text(f"wall time {spent.wall:,.1f} s: " + ", ".join(f"{s:,.1f} s {n}" for n, s in spent.by_state().items()))
     if available is not None:
-        print_text(f"availability since {begin:%Y-%m-%d %H:%M:%S} UTC: {available:.4%}")
+        print_text(f"availability since {found.since(begin):%Y-%m-%d %H:%M:%S} UTC: {available:.4%}")
     if by is Cause.CLASS:
         for name, seconds in sorted(classes.items(), key=lambda one: -one[1]):
             own = {piece for piece in found.pieces if kinds.get(piece.incident, UNKNOWN) == name}

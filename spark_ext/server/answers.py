@@ -170,7 +170,9 @@ class TimelineAnswer(Answer):
     states_s: dict[str, float] = Field(description="Of the job; they add up to the wall time.")
     queries_s: dict[str, dict[str, float]] = Field(description="By query and state, while a driver ran.")
     incidents_s: dict[str, dict[str, float]] = Field(description="By id of the incident that cost time, and state.")
-    since: datetime = Field(description="Where the period of the availability begins; it ends now.")
+    since: datetime = Field(
+        description="Where the period of the availability begins, no earlier than the first start; it ends now."
+    )
     availability: float | None = Field(description="Null for a job that has read its input to the end.")
     incarnations: list[dict[str, Any]] = Field(description="Each start with its intervals, epochs and rows.")
 

@@ -81,7 +81,10 @@ def history_routes(jobs: ServedJobs, slots: Slots) -> APIRouter:
         for (operator, state), seconds in status.timeline.seconds(now).items():
             if operator != JOB:
                 queries.setdefault(operator, {})[state] = seconds
-        return spent.to_json(begin, available) | {"queries_s": queries, "incarnations": status.timeline.to_json()}
+        return spent.to_json(found.since(begin), available) | {
+            "queries_s": queries,
+            "incarnations": status.timeline.to_json(),
+        }
 
     @router.get(
         "/availability",

@@ -89,7 +89,8 @@ class Health:
     runs: bool | None  # whether its driver runs; None: it is on another machine, and writes no heartbeat
     last_alive: datetime | None  # last heartbeat, or row if it is lost and writes none; None: unknown, or ended
     ended: datetime | None
-    availability: float | None  # over the window of the limits: 0 to 1; None: it has an end, which it has reached
+    availability: float | None  # since then, up to now: 0 to 1; None: it has an end, which it has reached
+    since: datetime  # when the window of the limits began, or the first start if that was later
     measured: tuple[Measured, ...] = ()
     findings: tuple[Finding, ...] = ()
 
@@ -154,6 +155,7 @@ def health(facts: JobFacts, limits: Limits, now: datetime, registry: Registry | 
         last_alive=beat,
         ended=None if ended is None else ended["at"],
         availability=None if found.has_end else spent.availability(now - limits.window, now),
+        since=spent.since(now - limits.window),
         measured=measured,
         findings=tuple(findings),
     )
@@ -164,8 +166,8 @@ def made_id(job_id: str, *parts: object) -> str:
     return hashlib.sha256("\0".join([job_id, *map(str, parts)]).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def line(found: Health, now: datetime, window: str) -> str:
-    """One line about a job."""
+def line(found: Health, now: datetime, limits: Limits, window: str) -> str:
+    """One line about a job; `window` is that of the limits as text."""
     if found.ended is not None:
         seen = f"ended {_ago(found.ended, now)} ago"
     elif found.last_alive is not None:
@@ -176,7 +178,8 @@ def line(found: Health, now: datetime, window: str) -> str:
         seen = "without a heartbeat"
     text = f"{'ok' if found.well else 'WRONG'}  {found.job}  {found.state}, {seen}"
     if found.availability is not None:
-        text += f", available for {found.availability:.4%} of {window}"
+        period = window if found.since <= now - limits.window else _ago(found.since, now)
+        text += f", available for {found.availability:.4%} of {period}"
     return "; ".join([text, *(finding.what for finding in found.findings)])
 
 

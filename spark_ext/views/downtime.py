@@ -96,6 +96,10 @@ class Downtime:
             "availability": availability,
         }
 
+    def since(self, begin: datetime) -> datetime:
+        """Where a period begins in which the job existed: at its first start, if that is after `begin`."""
+        return max([begin, *(piece.since for piece in self.pieces[:1])])
+
     def availability(self, since: datetime, until: datetime) -> float:
         """The share of a period in which the job was not down; a period in which it did not exist does not count."""
         return self.share(since, until)[0]

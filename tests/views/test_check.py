@@ -53,7 +53,10 @@ def kinds(one: Health) -> list[ProblemKind]:
 def test_a_job_that_runs_and_beats_is_well() -> None:
     one = found(job("started", 0), beat=995)
     assert one.well and one.runs and one.state == "RUNNING" and one.last_alive == at(995)
-    assert line(one, at(1000), "1000 s") == "ok  shop  RUNNING, last alive 5 s ago, available for 100.0000% of 1000 s"
+    begins = "ok  shop  RUNNING, last alive 5 s ago, available for 100.0000% of"
+    assert line(one, at(1000), LIMITS, "1000 s") == f"{begins} 1000 s" and one.since == at(0)
+    young = found(job("started", 970), states=(state("RUNNING", 971),), beat=995)
+    assert line(young, at(1000), LIMITS, "1000 s") == f"{begins} 30 s" and young.since == at(970)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +78,7 @@ def test_a_driver_is_lost_if_it_is_gone_or_silent(beat: float | None, alive: boo
 
 def test_nothing_is_known_of_a_remote_driver_without_heartbeat() -> None:
     one = found(job("started", 0))
-    assert one.well and one.runs is None and "writes no heartbeat, available" in line(one, at(1000), "1 h")
+    assert one.well and one.runs is None and "writes no heartbeat, available" in line(one, at(1000), LIMITS, "1 h")
     assert found(job("started", 0), alive=True).runs is True
 
 

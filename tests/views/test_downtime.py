@@ -278,6 +278,7 @@ def test_availability_of_a_window() -> None:
     assert found.availability(at(0), at(100)) == 0.9
     assert found.availability(at(50), at(70)) == 0.5
     assert found.availability(at(-500), at(-400)) == 1.0, "it did not exist"
+    assert (found.since(at(-500)), found.since(at(50))) == (at(0), at(50))
 
 
 def test_a_query_restarting_in_a_running_job_counts_for_itself() -> None:

@@ -65,7 +65,11 @@ export function create(session, store) {
         ...(available === null
           ? []
           : [
-              ["Availability, 1 d", percent(available["1d"]), `since the first start: ${percent(available.all)}`],
+              [
+                store.now() - timeline.since < 86400000 ? "Availability" : "Availability, 1 d",
+                percent(available["1d"]),
+                `since the first start: ${percent(available.all)}`,
+              ],
               ["Down", duration(timeline.down_s * 1000), "since the first start"],
             ]),
         ["Incidents", number(page.incidents.length), page.incidents.length ? `the newest at ${moment(page.incidents[0].at)}` : "none"],
