@@ -122,6 +122,24 @@ def test_check_timeline_and_page_have_one_availability(folder: Path, end: str) -
     assert "% of 60 min" in texts[0] and f"availability since {began[:19].replace('T', ' ')} UTC: " in texts[1]
 
 
+@pytest.mark.parametrize("end", ["FAILED", "CANCELED", ""], ids=["failed", "stopped", "lost"])
+def test_check_status_and_page_have_one_state_after_a_refused_start(folder: Path, end: str) -> None:
+    running = Running(folder)
+    if end:
+        running.end(end)
+    ledger = Ledger(running.state)
+    again = LedgerWriter(ledger, start_incarnation(ledger, "shop", takeover=True))
+
+    def states() -> set[str]:
+        document = page(FactsReader(Ledger(running.state)).read(), datetime.now(timezone.utc))
+        status = json.loads(spark_ext("status", running.state, "--json").stdout)
+        return {checked(running.state)[1][0]["state"], status["state"], document["job"]["state"]}
+
+    assert states() == {"CREATED"}, "it starts"
+    again.end("the start was refused")
+    assert states() == {end or "FAILED"}
+
+
 def test_a_job_that_has_failed_and_open_incidents(folder: Path) -> None:
     running = Running(folder)
     running.behind.incident("job 'shop', query 'q'", "failure", "it broke", "stopped", labels={"type": "USER_CODE"})

@@ -15,9 +15,9 @@ from typing import Any, Final
 from spark_ext.incidents.registry import AlertRule, Registry, shipped
 from spark_ext.incidents.types import IncidentState, Severity
 from spark_ext.ledger.heartbeat import SILENT_AFTER, is_silent
-from spark_ext.views.downtime import Availability, availability, downtime
+from spark_ext.views.downtime import CREATED, Availability, availability, downtime
 from spark_ext.views.incidents import severity_of
-from spark_ext.views.timeline import DOWN, JOB, timeline
+from spark_ext.views.timeline import DOWN, job_state, timeline
 
 Row = Mapping[str, Any]
 LOST_LABELS: Final = {"type": "SYSTEM", "origin": "spark"}  # of the loss of a driver, as the next start labels it
@@ -149,7 +149,7 @@ def health(facts: JobFacts, limits: Limits, now: datetime, registry: Registry | 
         job=newest["job"],
         job_id=newest["job_id"],
         incarnation=number,
-        state=DOWN if lost else _state(facts.states, number),
+        state=DOWN if lost else (job_state(facts.states, facts.jobs) or {"state": CREATED})["state"],
         driver=driver,
         runs=None if running and beat is None and facts.alive is None else bool(running),
         last_alive=beat,
@@ -240,12 +240,6 @@ def _labels(row: Row) -> dict[str, str]:
 
 def _first(text: str) -> str:
     return text.partition("\n")[0]
-
-
-def _state(states: Iterable[Row], number: int) -> str:
-    own = [row for row in states if row["operator"] == JOB and row["incarnation"] == number]
-    last = max(own, key=lambda row: row["since"], default=None)
-    return "CREATED" if last is None else str(last["state"])
 
 
 def _ago(at: datetime, now: datetime) -> str:

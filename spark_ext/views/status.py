@@ -28,7 +28,7 @@ from spark_ext.views.page.facts import (
 from spark_ext.views.page.figures import NONE, counts_of, exchange_of, figures_of, inboxes_of, query_lag, said_of
 from spark_ext.views.page.history import timeline_of, whole
 from spark_ext.views.snapshot import InboxSnapshot, JobSnapshot, QuerySnapshot, SourceSnapshot
-from spark_ext.views.timeline import JOB
+from spark_ext.views.timeline import JOB, job_state
 from spark_ext.views.timeline_view import DisplayTimeline
 
 
@@ -150,8 +150,8 @@ def status_from(facts: Facts) -> JobStatus:
     """The status from the facts of a ledger, which are read incrementally. Pure, except for the time."""
     newest, ended = facts.newest, facts.end
     number = newest["incarnation"]
-    job_state = newest_states(facts.states).get(JOB)
-    state_now = _state(job_state["state"]) if job_state else State.CREATED
+    entered = job_state(facts.states, facts.jobs)
+    state_now = _state(entered["state"]) if entered else State.CREATED
     queries = _queries(facts)
     found = timeline_of(facts, facts.running)
     counts = counts_of(facts.epochs)

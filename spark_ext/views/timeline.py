@@ -15,6 +15,7 @@ from typing import Any
 JOB = ""  # the operator of rows that are about the job as a whole
 DOWN = "DOWN"  # no driver was running: the previous incarnation was lost or had failed, the next had not been started
 STOPPED = "STOPPED"  # no driver was running, on request: the last one was stopped, the next not started
+REFUSED = "the start was refused"  # how an incarnation has ended that never ran
 ENDED = frozenset({"FINISHED", "SUSPENDED", "FAILED", "CANCELED"})  # states that are never left within an incarnation
 Row = Mapping[str, Any]
 
@@ -142,6 +143,22 @@ def timeline(
     return _with_gaps(tuple(spans), None)
 
 
+def job_state(states: Iterable[Row], jobs: Iterable[Row]) -> Row | None:
+    """The row of the state in which a job is; None: CREATED.
+
+    A start that was refused leaves it in the state before, which is FAILED if the driver was lost.
+    """
+    started, ended = _starts_and_ends(jobs)
+    number = max(started)
+    own = [row for row in states if row["operator"] == JOB]
+    last = max(own, key=lambda row: (row["incarnation"], row["since"]), default=None)
+    if last is None or last["incarnation"] == number:
+        return last
+    if number not in ended:
+        return None
+    return last if last["state"] in ENDED else {**last, "state": "FAILED"}
+
+
 def _with_gaps(spans: tuple[Span, ...], now: datetime | None) -> Timeline:
     gaps = _gaps(spans, now)
     return Timeline(
@@ -235,7 +252,7 @@ def _gaps(spans: Sequence[Span], now: datetime | None) -> list[Interval]:
         else:
             reason = f"incarnation {before.number} has ended: {before.outcome}"
         # A start that was refused after a stop on request leaves the job stopped.
-        refused = before.outcome == "the start was refused"
+        refused = before.outcome == REFUSED
         down = before.outcome == "lost" or before.outcome == "FAILED" or (refused and (down or not found))
         found.append(Interval(JOB, DOWN if down else STOPPED, before.until, end, reason))
     return found

@@ -121,7 +121,7 @@ def test_a_start_that_was_refused_leaves_a_failed_job_down() -> None:
     rows = job("started", 0), job("ended", 100, reason="FAILED")
     one = found(*rows, job("started", 200, 2), job("ended", 201, 2, "the start was refused"))
     assert kinds(one) == [ProblemKind.FAILED] and "was refused its last start" in one.findings[0].what
-    assert not one.findings[0].recorded
+    assert not one.findings[0].recorded and one.state == "FAILED"
 
 
 def test_open_incidents_of_the_severity_are_found_each_once() -> None:

@@ -29,7 +29,7 @@ from spark_ext.views.page.figures import (
 )
 from spark_ext.views.page.history import history, stamp, timeline_of, whole
 from spark_ext.views.page.incidents import lines
-from spark_ext.views.timeline import DOWN, ENDED, JOB
+from spark_ext.views.timeline import DOWN, ENDED, JOB, job_state
 
 VERSION: Final = 1
 CHECKPOINTS: Final = 500  # checkpoints of the whole job that are shown: the newest ones
@@ -52,7 +52,7 @@ def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, A
     rates = rates_of(facts.epochs, resets.least, stamp(now) or 0) if running else {}
     made_of = graph.operators(graph.newest_definitions(facts.definitions, facts.jobs))
     queries = _queries(facts, resets, figures, rates, made_of)
-    state = newest_states(facts.states).get(JOB)
+    state = job_state(facts.states, facts.jobs)
     lost = not ended and facts.alive is False
     beat = None if ended else facts.beats.get(number)
     each = points_each(queries, POINTS, LEAST_POINTS, points)
