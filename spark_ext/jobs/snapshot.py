@@ -80,6 +80,7 @@ def query_result(run: QueryRun, *, paused: bool = False, latencies: tuple[Latenc
         early_rows=run.early_rows,
         state_rows=run.figures.state_rows,
         lag_rows=0 if state is State.FINISHED else lag.rows,
+        emits=run.figures.emits,
         lag_at=None if state is State.FINISHED else _moment(lag.at),
         watermark=event_time(run.figures.watermark),
         newest_row=event_time(run.figures.newest_row),

@@ -33,6 +33,7 @@ class Figures:
     input_rows: int = 0
     late_rows: int = 0  # dropped, because the watermark had passed them
     state_rows: int | None = None  # after the newest epoch; None: unknown
+    emits: bool = True  # whether rows can come out of that state
     state_changes: int = 0  # by the newest epoch
     last_epoch_ms: int = 0
     recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=20))  # number, ms
@@ -75,7 +76,7 @@ class Figures:
         """Take Spark's report of an epoch."""
         self.input_rows += hint.input_rows or 0
         self.late_rows += hint.late_rows or 0
-        self.state_rows, self.state_changes = hint.state_rows, hint.state_changes
+        self.state_rows, self.state_changes, self.emits = hint.state_rows, hint.state_changes, hint.emits
         self.last_epoch_ms = hint.duration_ms or 0
         self.recent.append((epoch, hint.duration_ms or 0))
         self.recent_rows.append((epoch, hint.input_rows or 0))

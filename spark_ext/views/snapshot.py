@@ -169,6 +169,8 @@ class QuerySnapshot:
     of a run, or where Spark does not count them."""
     lag_rows: int | None = None
     """Rows that it has still to read; None: one of its sources does not know. As `SourceSnapshot.lag_rows`. Read from a
+    emits: bool = True
+    """Whether rows can come out of that state, such as open windows; those of `dropDuplicates` cannot."""
     ledger: as of the driver's newest heartbeat or the newest epoch."""
     lag_at: datetime | None = None
     """When that was so: the time of the oldest figure in it; None: unknown."""

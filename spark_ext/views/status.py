@@ -26,6 +26,7 @@ from spark_ext.views.page.facts import (
     rule_failures,
 )
 from spark_ext.views.page.figures import NONE, counts_of, exchange_of, figures_of, inboxes_of, query_lag, said_of
+from spark_ext.views.page.graph import newest_definitions
 from spark_ext.views.page.history import timeline_of, whole
 from spark_ext.views.snapshot import InboxSnapshot, JobSnapshot, QuerySnapshot, SourceSnapshot
 from spark_ext.views.timeline import JOB, job_state
@@ -199,6 +200,7 @@ def _queries(facts: Facts) -> tuple[QuerySnapshot, ...]:
             uid=source, finished=(query, source) in ended, channels_finished=len(ends), channels_running=None
         )
         sources.setdefault(query, []).append(one)
+    definitions = newest_definitions(facts.definitions, facts.jobs)
     found = []
     for uid in sorted(entered.keys() | figures.keys()):
         own = figures.get(uid, NONE)
@@ -220,6 +222,9 @@ def _queries(facts: Facts) -> tuple[QuerySnapshot, ...]:
                 rule_failures=failures.get(uid, {}),
                 late_rows=own.late,
                 state_rows=own.state,
+                emits=not all(
+                    one.startswith("dropDuplicates") for one in definitions.get(uid, {}).get("state") or [""]
+                ),
                 lag_rows=lag.rows,
                 lag_at=_moment(lag.at),
                 watermark=_moment(lag.watermark),

@@ -68,7 +68,8 @@ def left_in_state(query: QuerySnapshot) -> str:
     rows = count(query.state_rows, "row")
     if query.finished:
         return f"{rows} left in its state"
-    return f"{rows} in its state for the next run, such as open windows, which until='now' with emit='all' ends"
+    ends = ", such as open windows, which until='now' with emit='all' ends" if query.emits else ""
+    return f"{rows} in its state for the next run{ends}"
 
 
 STALE_S = 10.0  # a figure that is older is shown with its age, s

@@ -5,6 +5,7 @@ from datetime import datetime, timezone
 import pytest
 from deltalake import DeltaTable
 
+import spark_ext as sx
 from spark_ext.ledger import Ledger
 from spark_ext.views.page.document import page
 from spark_ext.views.page.facts import FactsReader
@@ -46,3 +47,16 @@ def test_open_windows_are_counted_or_unknown(lab: JobHarness) -> None:
     assert unknown.query("q").state_rows is None and recorded(lab) is None and "in its state" not in str(unknown)
     ended = run(lab, emit="all")
     assert ended.finished and not ended.query("q").state_rows and recorded(lab) == 0
+
+
+def test_a_run_does_not_advise_to_end_what_has_only_to_remember(lab: JobHarness) -> None:
+    arrive(lab, "first", "08:10", "09:10")
+    reader = lab.spark.readStream.format("files").schema("at timestamp")
+    rows = (
+        reader.options(uid="in", path=str(lab.folder / "in"), format="json", watch="true").load().dropDuplicates(["at"])
+    )
+    job = sx.Job(lab.spark, "distinct", state=lab.folder / "state")
+    job.add("q", rows.writeStream.format("delta_2pc").options(uid="out", path=str(lab.folder / "out")))
+    result = job.run(until="now", progress=False)
+    for said in (str(result), spark_ext("status", lab.folder / "state").stdout):
+        assert "2 rows in its state for the next run" in said and "emit=" not in said

@@ -156,6 +156,17 @@ def test_rows_in_the_state_are_right_or_unknown(operator: dict[str, Any], rows: 
     assert found.state_rows == rows
 
 
+def test_rows_come_out_of_no_state_of_deduplication_alone() -> None:
+    for names, emits in (
+        (["dedupe"], False),
+        (["dedupeWithinWatermark", "dedupe"], False),
+        (["dedupe", "stateStoreSave"], True),
+    ):
+        states = [{"operatorName": name, "numRowsTotal": 7, "numShufflePartitions": 3} for name in names]
+        (found,) = hints_of([json.dumps({**json.loads(text(7, addBatch=5)), "stateOperators": states})])
+        assert found.emits is emits
+
+
 def test_a_trigger_that_had_nothing_to_do_is_no_epoch() -> None:
     found = hints_of([text(7, addBatch=5, triggerExecution=9), text(8, latestOffset=1, triggerExecution=1)])
     assert [(hint.epoch, hint.input_rows, hint.duration_ms) for hint in found] == [(7, 3, 9)]

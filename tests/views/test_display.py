@@ -1,5 +1,7 @@
 """A job as text and as HTML."""
 
+from dataclasses import replace
+
 from spark_ext.model.lifecycle import State
 from spark_ext.views.notebook import job_html, job_text
 from tests.support.snapshots import job, query
@@ -37,6 +39,8 @@ def test_html_has_a_row_for_each_query() -> None:
     page = job_html(job(query("a", rows=1200, epochs=3, last_epoch=8, state_rows=70), query("b", State.CREATED)))
     assert page.startswith(
         "<b>flights</b> RUNNING &middot; 1,200 rows &middot; 3 epochs &middot; 10.0 s &middot; incarnation 2"
+    distinct = job_text(job(replace(left, emits=False), state=State.SUSPENDED)).splitlines()
+    assert "  a: SUSPENDED, 7 rows in 0 epochs, 3 rows in its state for the next run" in distinct, "nothing ends them"
         " &middot; state in out/state<table>"
     )
     assert "<td>a</td><td>RUNNING</td><td>3</td><td>1,200</td><td>8</td><td>70</td><td></td>" in page

@@ -32,6 +32,7 @@ class Hint:
     # By the marker of each watermark with rows in the epoch, the greatest event time, microseconds since 1970.
     event_times: Mapping[str, int] = field(default_factory=dict)
     state_changes: int = 0  # rows of its state that the epoch has written or removed, and timers that it has fired
+    emits: bool = True  # whether rows can come out of its state; they cannot out of that of dropDuplicates
 
 
 # The parts of an epoch, by what Spark calls them: its sources and Spark plan it, its tasks run and its sink commits,
@@ -93,6 +94,7 @@ def _hint(progress: Mapping[str, Any]) -> Hint:
             if isinstance(found, dict) and isinstance(found.get(EVENT_TIME), int)
         },
         sum(map(_state_changes, progress["stateOperators"])),
+        any(not one.get("operatorName", "").startswith("dedupe") for one in progress["stateOperators"]),
     )
 
 
