@@ -208,7 +208,7 @@ def _parts(notice: IncidentChange | LifecycleEvent, context: MetricsContext) -> 
 
 
 def _slack(title: str, text: str, facts: Mapping[str, str]) -> dict[str, Any]:
-    lines = [f"*{_escaped(title)}*", _escaped(text[:LONGEST])]
+    lines = [f"*{_escaped(title)}*", *([_escaped(text[:LONGEST])] if text else [])]
     return {"text": "\n".join([*lines, *(f"{name}: {_escaped(value[:LONGEST])}" for name, value in facts.items())])}
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,19 @@ import pytest
 
 import spark_ext as sx
 from spark_ext.commands.check_notify import GONE
+from spark_ext.incidents.registry import load
+from spark_ext.incidents.types import IncidentState
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.heartbeat import Heartbeat
 from spark_ext.ledger.incarnation import forget
+from spark_ext.ledger.incidents import Notified
 from spark_ext.ledger.schema import EpochRow, IncidentRow
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.testing.children import Child
 from spark_ext.testing.waiting import until
 from spark_ext.views.page.document import page
 from spark_ext.views.page.facts import FactsReader
+from tests.incidents.made import change
 from tests.ledger.rows import state
 from tests.listeners.endpoint import Endpoint, serving
 from tests.test_cli import refused, spark_ext
@@ -216,6 +221,49 @@ def test_incidents_of_a_job_that_runs_are_left_to_its_driver(folder: Path) -> No
         assert (spark_ext("check", *given).returncode, notices(to)) == (1, [])
         running.end("FAILED")
         assert (spark_ext("check", *given).returncode, notices(to)) == (1, [("failure", "OPEN", "")])
+
+
+def test_a_check_does_not_repeat_what_a_driver_has_told_the_same_listeners(folder: Path) -> None:
+    running = Running(folder)
+    incident = running.behind.incident("job 'shop', query 'q'", "failure", "it broke", "stopped")
+    running.behind.flush()
+    running.end("FAILED")
+    with serving() as to:
+        file = listening(folder, to)
+        given = (running.state, "--notify", "--incidents", file, "--remember", folder / "known.json")
+        driver, other = Notified(running.state, load(str(file)).listeners_id), Notified(running.state, "other")
+        other.take(change(incident))
+        assert (spark_ext("check", *given).returncode, notices(to)) == (1, [("failure", "OPEN", "")])
+        driver.take(change(incident))
+        assert (spark_ext("check", *given[:-2]).returncode, notices(to)) == (1, [])
+        # The next start resolves it, and says so.
+        running.behind.incidents.resolve(incident, "over")
+        running.behind.flush()
+        running.writer.append(state("CANCELED", since=running.now))
+        driver.take(change(incident, IncidentState.RESOLVED, IncidentState.OPEN))
+        spark_ext("check", *given)
+        assert incident not in (folder / "known.json").read_text()
+        assert [one for one in to.requests if incident.encode() in one[1]] == []
+
+
+def test_a_notice_that_something_is_over_has_no_age(folder: Path) -> None:
+    running = Running(folder)
+    running.end("FAILED")
+    with serving() as to:
+        given = (running.state, "--notify", "--incidents", listening(folder, to), "--remember", folder / "known.json")
+        spark_ext("check", *given)
+        ledger = Ledger(running.state)
+        again = LedgerWriter(ledger, start_incarnation(ledger, "shop", takeover=True))
+        again.append(replace(state("RUNNING"), incarnation=2))
+        spark_ext("check", *given)
+        opened, over = (json.loads(body) for _, body in to.requests)
+    assert (opened["new"], over["new"]) == ("OPEN", "RESOLVED")
+    said = f"the job has FAILED at {ended_at(running):%Y-%m-%d %H:%M:%S} UTC"
+    assert opened["incident"]["what"] == over["incident"]["what"] == said
+
+
+def ended_at(running: Running) -> datetime:
+    return next(row.at for row in Ledger(running.state).jobs() if row.event == "ended")
 
 
 def test_a_file_that_it_has_not_written_is_refused(folder: Path) -> None:

@@ -86,7 +86,7 @@ def check(
     if notify:
         from spark_ext.commands.check_notify import notified
 
-        notified(registry, found_all, now, remember)
+        notified(registry, found_all, now, remember, options)
     if len(found_all) < len(read):
         raise typer.Exit(REFUSED)
     if not all(found.well for found in found_all.values()):

@@ -29,6 +29,7 @@ from spark_ext.incidents.types import (
     Severity,
     query_in,
 )
+from spark_ext.ledger.incidents import Notified
 from spark_ext.storage import LocalFolder
 
 if TYPE_CHECKING:
@@ -42,10 +43,16 @@ JOB: Final = "notify-test"  # the job of a sample incident
 Known = dict[str, dict[str, dict[str, Any]]]  # by state directory and incident id, what was notified
 
 
-def notified(registry: Registry, read: Mapping[str, Health], now: datetime, remember: Path | None) -> None:
-    """Notify the listeners of a file of what the file `remember` does not know yet; without it, of each finding."""
+def notified(
+    registry: Registry, read: Mapping[str, Health], now: datetime, remember: Path | None, storage: Mapping[str, str]
+) -> None:
+    """Notify the listeners of a file of what the file `remember` does not know yet; without it, of each finding.
+
+    What drivers with the same listeners have notified them of is left out.
+    """
     known = {} if remember is None else _read(remember)
-    changes, after = steps(read, known, now)
+    told = {state: Notified(state, registry.listeners_id, storage).states() for state in read}
+    changes, after = steps(read, known, now, told)
     if changes:
         jobs = {change.incident.incident_id: read[state] for state, change in changes}
         dispatcher = Dispatcher.of(registry, listeners_of(registry), lambda change: _context(jobs, change))
@@ -61,16 +68,24 @@ def notified(registry: Registry, read: Mapping[str, Health], now: datetime, reme
         _write(remember, after)
 
 
-def steps(read: Mapping[str, Health], known: Known, now: datetime) -> tuple[list[tuple[str, IncidentChange]], Known]:
+def steps(
+    read: Mapping[str, Health], known: Known, now: datetime, told: Mapping[str, Mapping[str, str]]
+) -> tuple[list[tuple[str, IncidentChange]], Known]:
     """The changes that listeners are notified of, each with its state directory; and what is known after them. Pure.
 
-    An open incident of a job whose driver runs is left to that: it has notified its own listeners.
+    An open incident of a job whose driver runs is left to that: it has notified its own listeners. `told` has the
+    states by state directory and incident id that drivers have notified the same listeners of.
     """
     changes: list[tuple[str, IncidentChange]] = []
     after = {state: dict(findings) for state, findings in known.items()}
     for state, found in read.items():
         before = after.get(state, {})
-        present = {one.incident_id: one for one in found.findings if not (one.recorded and found.runs is not False)}
+        own = told[state]
+        present = {
+            one.incident_id: one
+            for one in found.findings
+            if not (one.recorded and found.runs is not False) and own.get(one.incident_id) != IncidentState.OPEN.value
+        }
         for incident_id, finding in present.items():
             if incident_id not in before:
                 incident = _incident(incident_id, _plain(finding), now)
@@ -78,7 +93,7 @@ def steps(read: Mapping[str, Health], known: Known, now: datetime) -> tuple[list
         # One that was left to the driver meanwhile is not over.
         still = {one.incident_id for one in found.findings}
         for incident_id, plain in before.items():
-            if incident_id not in still:
+            if incident_id not in still and own.get(incident_id) != IncidentState.RESOLVED.value:
                 incident = _incident(incident_id, plain, now)
                 changes.append((state, _change(incident, IncidentState.OPEN, IncidentState.RESOLVED, GONE, now)))
         kept = {incident_id: plain for incident_id, plain in before.items() if incident_id in still}
@@ -93,7 +108,7 @@ def _plain(finding: Finding) -> dict[str, Any]:
         "type": finding.type,
         "severity": finding.severity.value,
         "operator": finding.operator,
-        "what": finding.what,
+        "what": finding.notice or finding.what,
         "labels": dict(finding.labels),
         "fingerprint": finding.fingerprint,
     }

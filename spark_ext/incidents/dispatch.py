@@ -70,6 +70,7 @@ class Outlet:
         window: Callable[[str], float],
         context: Callable[[Subject], MetricsContext],
         digest: int,
+        delivered: Callable[[IncidentChange], None] = lambda change: None,
     ) -> None:
         self.name = name
         self.events = kinds_of(entry, listener)
@@ -78,6 +79,7 @@ class Outlet:
         self._entry = entry
         self._context = context
         self._digest = digest / 1000
+        self._delivered = delivered
         self._damper = Damper(window)
         self._queue: deque[tuple[float, Subject]] = deque()
         self._lock = threading.Condition()
@@ -137,7 +139,7 @@ class Outlet:
             if changes:
                 self._deliver(changes)
         if self._thread is not None and not self._abandoned:
-            self._call(self._listener.close, 0)
+            self._call(self._listener.close, ())
 
     def _next(self) -> list[Subject] | None:
         """Wait for what is due; None: nothing more comes."""
@@ -160,13 +162,13 @@ class Outlet:
     def _deliver(self, changes: list[Subject]) -> None:
         notices = [(masked(change), self._context_of(change)) for change in changes]
         if self._digest:
-            self._call(lambda: self._listener.digest(notices), len(notices))
+            self._call(lambda: self._listener.digest(notices), changes)
             return
         for change, context in notices:
             if isinstance(change, LifecycleEvent):
-                self._call(partial(self._listener.happened, change, context), 1)
+                self._call(partial(self._listener.happened, change, context), [change])
             else:
-                self._call(partial(self._listener.changed, change, context), 1)
+                self._call(partial(self._listener.changed, change, context), [change])
 
     def _context_of(self, change: Subject) -> MetricsContext:
         try:
@@ -175,7 +177,7 @@ class Outlet:
             log.debug("no context for a change of an incident: %s", problem)
             return MetricsContext()
 
-    def _call(self, action: Callable[[], object], changes: int) -> None:
+    def _call(self, action: Callable[[], object], changes: Sequence[Subject]) -> None:
         """Call the listener, on a thread that can be left behind; wait for a call that is late before the next one."""
         failed: list[BaseException] = []
 
@@ -189,17 +191,20 @@ class Outlet:
         call.start()
         call.join(self._entry.timeout / 1000)
         if call.is_alive():
-            self._count("late", changes)
+            self._count("late", len(changes))
             limit = self._entry.timeout / 1000
             self._say_once("late", "it did not return within %g s; further changes wait", limit)
             call.join()
             return
         if failed:
-            self._count("failed", changes)
+            self._count("failed", len(changes))
             kind = type(failed[0]).__name__
             self._say_once("failed", "%s: %s; its further errors are counted, not logged", kind, failed[0])
         else:
-            self._count("delivered", changes)
+            self._count("delivered", len(changes))
+            for change in changes:
+                if isinstance(change, IncidentChange):
+                    self._delivered(change)
 
     def _count(self, kind: str, changes: int) -> None:
         with self._lock:
@@ -211,35 +216,71 @@ class Outlet:
             log.warning(f"incident listener '%s': {text}", self.name, *values)
 
 
+class Deliveries:
+    """Gives `told` each change that all listeners have taken that it was queued for. Safe for several threads."""
+
+    def __init__(self, told: Callable[[IncidentChange], None] = lambda change: None) -> None:
+        self._told = told
+        self._left: dict[tuple[str, IncidentState], int] = {}
+        self._lock, self._telling = threading.Lock(), threading.Lock()
+
+    def queued(self, change: IncidentChange, listeners: int) -> None:
+        """It is queued for this number of listeners."""
+        with self._lock:
+            self._left[change.incident.incident_id, change.new] = listeners
+            if len(self._left) > MOST:
+                del self._left[next(iter(self._left))]
+
+    def delivered(self, change: IncidentChange) -> None:
+        """A listener has taken it."""
+        key = change.incident.incident_id, change.new
+        with self._lock:
+            left = self._left.pop(key, 0) - 1
+            if left > 0:
+                self._left[key] = left
+        if left == 0:
+            with self._telling:
+                self._told(change)
+
+
 class Dispatcher:
     """All listeners of a job. Safe for several threads."""
 
-    def __init__(self, outlets: Sequence[Outlet]) -> None:
-        self.outlets = tuple(outlets)
+    def __init__(self, outlets: Sequence[Outlet], deliveries: Deliveries) -> None:
+        self.outlets, self._deliveries = tuple(outlets), deliveries
 
     @classmethod
     def of(
-        cls, registry: Registry, listeners: Sequence[Notified], context: Callable[[Subject], MetricsContext]
+        cls,
+        registry: Registry,
+        listeners: Sequence[Notified],
+        context: Callable[[Subject], MetricsContext],
+        told: Callable[[IncidentChange], None] = lambda change: None,
     ) -> Dispatcher | None:
-        """The dispatcher of a registry's listeners; None if it has none."""
+        """The dispatcher of a registry's listeners; None if it has none.
+
+        `told` is given each change that all listeners have taken that want it, on any thread.
+        """
         if not listeners:
             return None
 
         def window(type_: str) -> float:
             return registry.of(type_).window / 1000
 
-        outlets = []
+        outlets, deliveries = [], Deliveries(told)
         for number, (entry, listener) in enumerate(zip(registry.listeners, listeners, strict=True), 1):
             name = f"{entry.use.rpartition(':')[2]}-{number}" if len(listeners) > 1 else entry.use.rpartition(":")[2]
             digest = None if "digest" in entry.model_fields_set else getattr(listener, "digest_ms", None)
-            outlets.append(Outlet(name, listener, entry, window, context, entry.digest if digest is None else digest))
-        return cls(outlets)
+            digest = entry.digest if digest is None else digest
+            outlets.append(Outlet(name, listener, entry, window, context, digest, deliveries.delivered))
+        return cls(outlets, deliveries)
 
     def put(self, change: IncidentChange) -> None:
         """Queue a change for each listener that is configured for it. Returns at once."""
-        for outlet in self.outlets:
-            if outlet.wants(change):
-                outlet.put(change)
+        wanting = [outlet for outlet in self.outlets if outlet.wants(change)]
+        self._deliveries.queued(change, len(wanting))
+        for outlet in wanting:
+            outlet.put(change)
 
     @property
     def wanted(self) -> frozenset[EventKind]:

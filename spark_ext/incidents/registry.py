@@ -160,6 +160,12 @@ class Registry:
             name=name, severity=Severity.WARNING, description="not declared", window=0
         )
 
+    @property
+    def listeners_id(self) -> str:
+        """Equal for files with the same listeners."""
+        found = [repr((one, dict(one.options))) for one in self.listeners]
+        return hashlib.sha256("\0".join(found).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
     def refuse_unknown_failures(self, known: Collection[str]) -> None:
         """Refuse an alert on a type of failure that nothing has."""
         for rule in self.alerts:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic
 
@@ -16,6 +18,7 @@ from spark_ext.incidents.types import Incident, IncidentChange, IncidentState, S
 from spark_ext.ledger.columns import R, arrow_schema
 from spark_ext.ledger.schema import IncidentChangeRow, IncidentRow
 from spark_ext.ledger.tables import CHECKPOINT_EVERY, LedgerTable
+from spark_ext.storage import Location
 
 if TYPE_CHECKING:
     from spark_ext.incidents.book import RecordedOccurrence
@@ -25,6 +28,41 @@ if TYPE_CHECKING:
 
 _SAME: Final = ("incident_id", "at", "operator", "type", "action", "parent", "fingerprint")
 """Columns that an incident has as well; none of them may be large."""
+
+
+NOTIFIED: Final = "notified.json"  # in the state directory
+MOST_NOTIFIED: Final = 1_000  # incidents that it has
+
+
+class Notified:
+    """The incidents that drivers have notified their listeners of, so that `spark-ext check` does not repeat it.
+
+    `listeners` identifies them: with others, it begins empty. Failures of the storage are ignored: what is not known
+    is notified again. For one thread at a time.
+    """
+
+    def __init__(self, state: str, listeners: str, storage_options: Mapping[str, str] | None = None) -> None:
+        self._folder = Location.of(state, storage_options or {}).folder
+        self._listeners = listeners
+        self._states: dict[str, str] | None = None
+
+    def states(self) -> Mapping[str, str]:
+        """The last state of each incident that listeners were notified of, by id."""
+        if self._states is None:
+            self._states = {}
+            with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+                found = json.loads(self._folder.find(NOTIFIED) or b"{}")
+                if found.get("listeners") == self._listeners:
+                    self._states = {str(one): str(state) for one, state in found["incidents"].items()}
+        return self._states
+
+    def take(self, change: IncidentChange) -> None:
+        """Listeners were notified of a change."""
+        one = change.incident.incident_id
+        states = {**{known: state for known, state in self.states().items() if known != one}, one: change.new.value}
+        self._states = dict([*states.items()][-MOST_NOTIFIED:])
+        with suppress(OSError):
+            self._folder.write(NOTIFIED, json.dumps({"listeners": self._listeners, "incidents": self._states}))
 
 
 @dataclass(frozen=True)
@@ -90,8 +128,15 @@ def remembered(ledger: Ledger, newer_than: datetime) -> tuple[list[IncidentEntry
     changes = ledger.table(IncidentChangeRow).read().to_pylist()
     if not changes:
         return [], {}
-    rows = ledger.table(IncidentRow).read(["incarnation", "severity", *_SAME]).to_pylist()
-    return entries(rows, standings(changes), newer_than)
+    table = ledger.table(IncidentRow)
+    rows = table.read(["incarnation", "severity", *_SAME]).to_pylist()
+    found, incarnations = entries(rows, standings(changes), newer_than)
+    if incarnations:  # only of these somebody is notified again; their texts may be large
+        open_ = table.read(["incident_id", "at", "what"], [("incident_id", "in", sorted(incarnations))]).to_pylist()
+        texts = {row["incident_id"]: row["what"].partition("\n")[0] for row in sorted(open_, key=lambda row: row["at"])}
+        known = (replace(one.incident, what=texts.get(one.incident.incident_id, "")) for one in found)
+        found = [replace(one, incident=incident) for one, incident in zip(found, known, strict=True)]
+    return found, incarnations
 
 
 def entries(

@@ -100,7 +100,7 @@ def begin_bookkeeping(
     heartbeat = Heartbeat(ledger.uri, incarnation) if settings.heartbeat else None
     if heartbeat is not None:
         heartbeat.beat()
-    dispatcher = incidents.dispatcher(name, incarnation.number, watched, metrics)
+    dispatcher = incidents.dispatcher(name, ledger.uri, incarnation.number, watched, metrics)
     told = dispatcher is not None and dispatcher.wanted
     events = LifecycleEvents(incarnation, dispatcher, watched) if dispatcher is not None and told else None
     taps = [one.tap for one in (metrics, events) if one is not None]

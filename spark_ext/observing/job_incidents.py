@@ -7,12 +7,13 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.errors import SparkExtError, refused
-from spark_ext.incidents.dispatch import Dispatcher, Notified
+from spark_ext.incidents.dispatch import Dispatcher
+from spark_ext.incidents.dispatch import Notified as Listener
 from spark_ext.incidents.loading import listeners_of
 from spark_ext.incidents.registry import OF_A_RULE, Registry, load
 from spark_ext.incidents.types import IncidentChange, LifecycleEvent, MetricsContext
 from spark_ext.ledger import heartbeat
-from spark_ext.ledger.incidents import heirs, remembered
+from spark_ext.ledger.incidents import Notified, heirs, remembered
 from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, JobRow
 from spark_ext.masking import logger, mask
 
@@ -37,7 +38,7 @@ LONGEST: Final = 10_000  # characters of the text and of each label of a user's 
 class JobIncidents:
     """What one start of a job needs for its incidents."""
 
-    def __init__(self, registry: Registry, listeners: list[Notified]) -> None:
+    def __init__(self, registry: Registry, listeners: list[Listener]) -> None:
         self.registry = registry
         self._listeners = listeners
         self._job: str | None = None
@@ -54,11 +55,17 @@ class JobIncidents:
         return cls(registry, listeners_of(registry))
 
     def dispatcher(
-        self, job: str, incarnation: int, runs: Callable[[], Sequence[Watchable]], metrics: JobMetrics | None
+        self,
+        job: str,
+        state: str,
+        incarnation: int,
+        runs: Callable[[], Sequence[Watchable]],
+        metrics: JobMetrics | None,
     ) -> Dispatcher | None:
         """Delivers changes and events to the listeners, with figures of the queries; None without listeners."""
         self._job, self._number, self._runs, self._metrics = job, incarnation, runs, metrics
-        return Dispatcher.of(self.registry, self._listeners, self.context)
+        notified = Notified(state, self.registry.listeners_id)
+        return Dispatcher.of(self.registry, self._listeners, self.context, notified.take)
 
     # -- across starts ------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ class Finding:
     recorded: bool = False  # whether the ledger has this incident
     labels: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
+    notice: str = ""  # `what` as notifications have it, which are read later: without ages; "": the same
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ def health(facts: JobFacts, limits: Limits, now: datetime, registry: Registry | 
                 what=f"the driver is lost: no heartbeat since {since:%F %T} UTC ({_ago(since, now)}), {driver}",
                 operator=operator,
                 incident_id=made_id(newest["job_id"], "driver_lost", number),
+                notice=f"the driver is lost: no heartbeat since {since:%F %T} UTC, {driver}",
                 labels=LOST_LABELS,
             )
         )
@@ -197,6 +199,7 @@ def _failed(newest: Row, ended: Row, open_: Iterable[Row], kinds: Registry, oper
         incident_id=made_id(newest["job_id"], "failed", newest["incarnation"]) if last is None else last["incident_id"],
         recorded=last is not None,
         labels={} if last is None else _labels(last),
+        notice=f"the job {how} at {ended['at']:%F %T} UTC{about}",
     )
 
 

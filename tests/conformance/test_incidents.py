@@ -8,8 +8,9 @@ import pytest
 
 import spark_ext as sx
 from spark_ext.errors import ConfigurationError, StateError
+from spark_ext.incidents.registry import load
 from spark_ext.ledger import Ledger
-from spark_ext.ledger.incidents import standings
+from spark_ext.ledger.incidents import Notified, standings
 from spark_ext.ledger.schema import IncidentChangeRow, IncidentRow
 from tests.incidents.made import OPEN, RESOLVED
 from tests.listeners.endpoint import serving
@@ -66,6 +67,8 @@ def test_l10_a_configured_listener_receives_a_users_own_type(lab: JobHarness) ->
     assert (rows[late].severity, rows[late].operator) == ("WARNING", "job 'lab', query 'live'")
     known = standings(ledger.table(IncidentChangeRow).read().to_pylist())
     assert {one: known[one].state for one in (late, manual)} == {late: RESOLVED, manual: RESOLVED}
+    told = Notified(job.state_directory, load(file).listeners_id).states()
+    assert told == {late: "RESOLVED", manual: "RESOLVED"}, "a check does not repeat it"
     assert not [thread.name for thread in threading.enumerate() if "spark-ext-incidents" in thread.name]
 
 

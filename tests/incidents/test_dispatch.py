@@ -10,7 +10,7 @@ import pytest
 
 from spark_ext import masking
 from spark_ext.errors import ConfigurationError
-from spark_ext.incidents.dispatch import Dispatcher, Outlet
+from spark_ext.incidents.dispatch import Deliveries, Dispatcher, Outlet
 from spark_ext.incidents.loading import listeners_of
 from spark_ext.incidents.registry import ListenerEntry, Registry, read_registry
 from spark_ext.incidents.types import EventKind, IncidentChange, LifecycleEvent, MetricsContext, Notice, Severity
@@ -51,7 +51,7 @@ def outlet(listener: IncidentListener, name: str = "pager", **fields: Any) -> Ou
 
 @contextmanager
 def dispatching(listener: IncidentListener, **fields: Any) -> Iterator[Dispatcher]:
-    dispatcher = Dispatcher([outlet(listener, **fields)])
+    dispatcher = Dispatcher([outlet(listener, **fields)], Deliveries())
     yield dispatcher
     dispatcher.close(10)
 
@@ -90,7 +90,7 @@ def test_a_change_comes_with_its_context_and_in_order() -> None:
 
 def test_without_a_change_there_is_no_thread() -> None:
     before = threads()
-    dispatcher = Dispatcher([outlet(Recorder())])
+    dispatcher = Dispatcher([outlet(Recorder())], Deliveries())
     assert threads() == before
     dispatcher.close(10)
     assert Dispatcher.of(Registry({}), [], lambda _: CONTEXT) is None
@@ -117,7 +117,7 @@ def test_types_and_severity(fields: dict[str, Any], ids: list[str]) -> None:
 def test_one_that_hangs_delays_no_other(gate: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
     stuck, good = Recorder(hanging(gate)), Recorder()
     late = outlet(stuck, "stuck", timeout=20, queue=2)
-    dispatcher = Dispatcher([late, outlet(good)])
+    dispatcher = Dispatcher([late, outlet(good)], Deliveries())
     with caplog.at_level(logging.WARNING):
         dispatcher.put(change("first"))
         until(lambda: late.figures.late == 1, "the time limit", 10)
@@ -140,7 +140,7 @@ def test_one_that_hangs_delays_no_other(gate: threading.Event, caplog: pytest.Lo
 def test_one_that_comes_back_gets_what_has_waited(gate: threading.Event) -> None:
     listener = Recorder(hanging(gate))
     slow = outlet(listener, timeout=20)
-    dispatcher = Dispatcher([slow])
+    dispatcher = Dispatcher([slow], Deliveries())
     for name in ("a", "b", "c"):
         dispatcher.put(change(name))
     until(lambda: slow.figures.late == 1, "the time limit", 10)
@@ -216,7 +216,7 @@ def test_a_context_that_cannot_be_made_keeps_nothing_back() -> None:
         raise KeyError("q")
 
     listener = Recorder()
-    dispatcher = Dispatcher([Outlet("x", listener, ListenerEntry(use="x"), lambda _: 60.0, broken, 0)])
+    dispatcher = Dispatcher([Outlet("x", listener, ListenerEntry(use="x"), lambda _: 60.0, broken, 0)], Deliveries())
     dispatcher.put(change("a"))
     dispatcher.close(10)
     assert listener.got[0][1] == MetricsContext()
@@ -239,10 +239,29 @@ class Misled(JobStateListener):
     def happened(self, event: LifecycleEvent, context: MetricsContext) -> None: ...
 
 
+def test_a_change_is_told_once_all_that_want_it_have_taken_it() -> None:
+    def refuse(_: IncidentChange) -> object:
+        raise OSError("no")
+
+    told: list[tuple[str, str]] = []
+    deliveries = Deliveries(lambda change: told.append((change.incident.incident_id, change.new.value)))
+
+    def of(first: Callable[[IncidentChange], object] = lambda _: None, **fields: Any) -> Outlet:
+        entry = ListenerEntry(use="x", **fields)
+        return Outlet("x", Recorder(first), entry, lambda _: 0.0, lambda _: CONTEXT, entry.digest, deliveries.delivered)
+
+    dispatcher = Dispatcher([of(), of(digest="10 ms"), of(refuse, severity=Severity.ERROR)], deliveries)
+    dispatcher.put(change("a"))
+    dispatcher.put(change("b", severity=Severity.CRITICAL))
+    dispatcher.put(change("a", RESOLVED, OPEN, seconds=1))
+    dispatcher.close(10)
+    assert told == [("a", "OPEN"), ("a", "RESOLVED")], "one has not taken b"
+
+
 def test_events_come_in_order_to_those_who_ask_for_their_kind() -> None:
     by_class, by_file, pager = States(), States(), Recorder()
     outlets = [outlet(by_class), outlet(by_file, "narrow", events=["checkpoint"]), outlet(pager, "incidents")]
-    dispatcher = Dispatcher(outlets)
+    dispatcher = Dispatcher(outlets, Deliveries())
     assert dispatcher.wanted == {EventKind.STATE, EventKind.SOURCE, EventKind.CHECKPOINT, EventKind.JOB}
     masking.remember("hunter2-hunter2")
     for number in range(20):
@@ -255,13 +274,13 @@ def test_events_come_in_order_to_those_who_ask_for_their_kind() -> None:
         "None -> COMPLETED: last"
     ]
     assert by_file.got == ["None -> COMPLETED: last"] and pager.ids == ["a"]
-    assert Dispatcher([outlet(Recorder())]).wanted == frozenset()
+    assert Dispatcher([outlet(Recorder())], Deliveries()).wanted == frozenset()
 
 
 def test_a_listener_of_states_harms_nobody(gate: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
     stuck, raising, good = States(hanging(gate)), States(lambda _: 1 / 0), States()
     late = outlet(stuck, "stuck", timeout=20, queue=2)
-    dispatcher = Dispatcher([late, outlet(raising, "raising"), outlet(good)])
+    dispatcher = Dispatcher([late, outlet(raising, "raising"), outlet(good)], Deliveries())
     with caplog.at_level(logging.WARNING):
         dispatcher.tell(event("RUNNING"))
         until(lambda: late.figures.late == 1, "the time limit", 10)

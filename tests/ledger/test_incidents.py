@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from deltalake import CommitProperties, DeltaTable
 from hypothesis import given, settings
 
 from spark_ext import masking
 from spark_ext.incidents.types import IncidentState
-from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
+from spark_ext.ledger import Ledger, LedgerWriter, incidents, start_incarnation
 from spark_ext.ledger.incarnation import forget
-from spark_ext.ledger.incidents import Added, change_row, entries, heirs, remembered, standings
+from spark_ext.ledger.incidents import NOTIFIED, Added, Notified, change_row, entries, heirs, remembered, standings
 from spark_ext.ledger.schema import IncidentChangeRow, IncidentRow
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.model.lineages import LineageEvent, Lineages
@@ -111,15 +112,34 @@ def test_a_new_start_takes_over_what_is_open_or_may_recur(tmp_path: Path) -> Non
     behind, ledger = written(tmp_path)
     ids = [behind.incident("job 'shop', query 'q'", "failure", f"it failed{'!' * n}", "restart") for n in range(3)]
     behind.incidents.resolve(ids[1], "over")
-    behind.incident("job 'shop', query 'q'", "failure", "it failed", "stopped")
+    behind.incident("job 'shop', query 'q'", "failure", "it failed\nand why", "stopped")
     behind.flush()
     found, incarnations = remembered(ledger, at(10**9))
     assert {entry.incident.incident_id: (entry.state, entry.count, entry.incident.action) for entry in found} == {
         ids[0]: (OPEN, 2, "stopped"),
         ids[2]: (OPEN, 1, "restart"),
     }
+    assert [entry.incident.what for entry in found] == ["it failed", "it failed!!"], "its end names what is over"
     assert incarnations == {ids[0]: 1, ids[2]: 1}
     assert {entry.incident.incident_id for entry in remembered(ledger, T0)[0]} == set(ids)
+
+
+def test_what_listeners_were_notified_of_is_known_to_those_with_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notified = Notified(str(tmp_path), "these")
+    assert notified.states() == {}
+    notified.take(change("a"))
+    notified.take(change("b"))
+    Notified(str(tmp_path), "these").take(change("a", RESOLVED, OPEN))
+    assert Notified(str(tmp_path), "these").states() == {"b": "OPEN", "a": "RESOLVED"}
+    assert Notified(str(tmp_path), "others").states() == {}
+    monkeypatch.setattr(incidents, "MOST_NOTIFIED", 2)
+    notified.take(change("c"))
+    assert list(notified.states()) == ["b", "c"], "the newest ones"
+    for damaged in ("", "[]", '{"listeners": "these"}', "{"):
+        (tmp_path / NOTIFIED).write_text(damaged)
+        assert Notified(str(tmp_path), "these").states() == {}
 
 
 def test_rows_of_older_releases_are_not_open() -> None:

@@ -15,7 +15,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.incidents.dispatch import Dispatcher, Outlet
+from spark_ext.incidents.dispatch import Deliveries, Dispatcher, Outlet
 from spark_ext.incidents.registry import ListenerEntry
 from spark_ext.incidents.types import MetricsContext, Severity
 from spark_ext.listeners.smtp import MOST_SHOWN, SmtpListener, composed
@@ -108,7 +108,7 @@ def test_a_storm_is_one_mail() -> None:
         listener = SmtpListener(host="127.0.0.1", port=port, encryption="none", **ADDRESSES)
         entry = ListenerEntry(use="smtp")
         outlet = Outlet("smtp", listener, entry, lambda _: 60.0, lambda _: CONTEXT, SmtpListener.digest_ms)
-        dispatcher = Dispatcher([outlet])
+        dispatcher = Dispatcher([outlet], Deliveries())
         for number in range(500):
             dispatcher.put(change(f"i{number}", severity=Severity.ERROR))
         dispatcher.put(change("i1", RESOLVED, OPEN))

@@ -16,7 +16,7 @@ import pytest
 from spark_ext import masking
 from spark_ext.errors import ConfigurationError
 from spark_ext.incidents.types import EventKind, MetricsContext, Severity
-from spark_ext.listeners.webhook import WebhookFormat, WebhookListener, signature
+from spark_ext.listeners.webhook import WebhookFormat, WebhookListener, payload, signature
 from tests.incidents.made import OPEN, RESOLVED, change, event
 from tests.listeners.endpoint import serving
 from tests.sinks.http_2pc.hostile import Play, playing, trickle
@@ -88,6 +88,11 @@ def test_a_chat_gets_the_end_an_event_and_no_text_without_limit(form: WebhookFor
     assert b"[resolved] shop: late" in end and b"because" in end and len(end) < 28_000
     assert b"checkpoint COMPLETED" in told
     assert b"[WARNING] shop: late" in first, "that it is over already is not its news"
+
+
+def test_a_message_to_slack_has_no_empty_line() -> None:
+    over = payload(change("a", new=RESOLVED, old=OPEN, what=""), CONTEXT, WebhookFormat.SLACK)["text"]
+    assert over.startswith("*[resolved] shop: late*\nwhere: ")
 
 
 def test_a_secret_that_a_chat_would_not_check_is_refused() -> None:

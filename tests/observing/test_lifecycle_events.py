@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_ext.incidents.dispatch import Dispatcher, Outlet
+from spark_ext.incidents.dispatch import Deliveries, Dispatcher, Outlet
 from spark_ext.incidents.registry import ListenerEntry
 from spark_ext.incidents.types import LifecycleEvent, MetricsContext
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
@@ -31,7 +31,7 @@ class States(JobStateListener):
 
 def told(incarnation: Incarnation, listener: States) -> tuple[LifecycleEvents, Dispatcher]:
     outlet = Outlet("states", listener, ListenerEntry(use="states"), lambda _: 60.0, lambda _: MetricsContext(), 0)
-    dispatcher = Dispatcher([outlet])
+    dispatcher = Dispatcher([outlet], Deliveries())
     watched: Any = lambda: [SimpleNamespace(uid="q", open_sources=frozenset({"s"}))]  # noqa: E731
     return LifecycleEvents(incarnation, dispatcher, watched), dispatcher
 
