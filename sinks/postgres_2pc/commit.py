@@ -13,9 +13,10 @@ from typing import Any, Final
 import psycopg
 import pyarrow as pa
 from psycopg import sql
+from psycopg.rows import dict_row
 
 from spark_ext.bad_rows.row import BadRow
-from spark_ext.bad_rows.sift import text_of
+from spark_ext.bad_rows.sift import json_of, text_of
 from spark_ext.clients.postgres.problems import describe
 from spark_ext.errors import NOTHING_VISIBLE, DataError, PreparedLostError, StateError
 from spark_ext.failpoints import FailPoint, reach
@@ -349,8 +350,14 @@ class Sifting:
         return True
 
     def _put_aside(self, row: sql.Composed, error: psycopg.Error) -> None:
-        found: Any = self._connection.execute(
-            sql.SQL("SELECT row_to_json(r.*)::text FROM ({}) r").format(row)
-        ).fetchone()
+        found: Any
+        try:
+            with self._connection.cursor(row_factory=dict_row) as cursor:
+                found = cursor.execute(row).fetchone()
+            text = json_of(found)
+        except psycopg.DataError:  # a time that Python does not have
+            as_json = sql.SQL("SELECT row_to_json(r.*)::text FROM ({}) r").format(row)
+            found = self._connection.execute(as_json).fetchone()
+            text = found[0]
         self._refused += 1
-        self._aside.add(BadRow(None, describe(error, redact=self._aside.redact), found[0]))
+        self._aside.add(BadRow(None, describe(error, redact=self._aside.redact), text))

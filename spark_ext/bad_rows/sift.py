@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
@@ -35,19 +36,28 @@ def sift(
 
 
 def text_of(row: pa.RecordBatch) -> str:
-    """A row as JSON, with texts for values that JSON does not have."""
+    """A row as JSON; see `json_of`."""
+    return json_of({name: _value(column[0]) for name, column in zip(row.schema.names, row.columns, strict=True)})
+
+
+def json_of(values: Mapping[str, object]) -> str:
+    """A row as JSON, with texts for values that JSON does not have: a time is ISO 8601, in UTC if it has a zone."""
     import json
 
-    values = {name: _value(column[0]) for name, column in zip(row.schema.names, row.columns, strict=True)}
-    return json.dumps(values, default=str)
+    return json.dumps({name: _finite(value) for name, value in values.items()}, default=_as_text)
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, datetime):
+        return (value if value.tzinfo is None else value.astimezone(timezone.utc)).isoformat()
+    return str(value)
 
 
 def _value(scalar: pa.Scalar) -> object:
     try:
-        found = scalar.as_py()
+        return scalar.as_py()
     except (ValueError, OverflowError):
         return _unreadable(scalar)
-    return _finite(found)
 
 
 def _finite(value: object) -> object:

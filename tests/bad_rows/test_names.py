@@ -176,3 +176,6 @@ def test_a_row_is_json_whatever_is_in_it() -> None:
     assert found["nan"] == "nan" and found["far"] == "timestamp[us, tz=UTC] 253402300800000000"
     assert found["list"] == ["timestamp[us, tz=UTC] 253402300800000000"]
     assert found["text"] == repr(b"\xff\xfe") and found["bytes"] == repr(b"\xff")
+    near = pa.array([1_500_000, 0], pa.timestamp("us", "Europe/Berlin")), pa.array([0, 0], pa.timestamp("us"))
+    times = text_of(pa.RecordBatch.from_arrays(list(near), names=["at", "local"]).slice(0, 1))
+    assert times == '{"at": "1970-01-01T00:00:01.500000+00:00", "local": "1970-01-01T00:00:00"}'

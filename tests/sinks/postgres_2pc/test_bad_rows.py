@@ -1,5 +1,8 @@
 """What PostgreSQL refuses of an epoch, row by row: by types, by constraints, and by what else is in the table."""
 
+import json
+from datetime import datetime, timezone
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -131,6 +134,32 @@ def test_with_redact_reasons_have_no_values(database: Database, way: dict[str, s
     kit = run(database, "CREATE TABLE out (id bigint, name text CHECK (name <> 's3cret'))", rows, redact="true", **way)
     [found] = kit.found()
     assert "s3cret" not in found["reason"] and "s3cret" in found["raw"]
+
+
+def test_a_row_has_one_form_whoever_has_refused_it(database: Database, way: dict[str, str]) -> None:
+    """Texts that are too long are refused before the rows are in a table of the server, checks behind it."""
+    types = {"at": T.TimestampType(), "day": T.DateType(), "price": T.DecimalType(10, 2), "share": T.DoubleType()}
+    schema = T.StructType(
+        [
+            *NUMBERS.fields,
+            *(T.StructField(name, kind) for name, kind in types.items()),
+            T.StructField("b", T.BinaryType()),
+        ]
+    )
+    at = datetime(2026, 12, 1, 10, 14, 53, 500_000, timezone.utc)
+    same = {"at": at, "day": at.date(), "price": Decimal("1.50"), "share": float("nan"), "b": b"\xff"}
+    table = "CREATE TABLE out (id bigint, name varchar(3) CHECK (name <> 'bad'), at timestamptz, day date, "
+    table += "price numeric(10, 2), share double precision, b bytea)"
+    kit = run(database, table, [{"id": 1, "name": "abcd", **same}, {"id": 2, "name": "bad", **same}], schema, **way)
+    one, other = sorted(row["raw"] for row in kit.found())
+    assert other == one.replace('"id": 1, "name": "abcd"', '"id": 2, "name": "bad"')
+    assert '"at": "2026-12-01T10:14:53.500000+00:00", "day": "2026-12-01", "price": "1.50", "share": "nan"' in one
+
+
+def test_a_row_with_a_time_that_only_the_server_has_is_shown_as_there(database: Database, way: dict[str, str]) -> None:
+    table = "CREATE TABLE out (id bigint, name text CHECK (name <> 'bad'), far timestamptz DEFAULT 'infinity')"
+    kit = run(database, table, [{"id": 1, "name": "bad"}], **way)
+    assert [json.loads(row["raw"])["id"] for row in kit.found()] == [1]
 
 
 def test_an_error_that_is_none_of_a_row_is_one_as_before(database: Database, way: dict[str, str]) -> None:
