@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
-from spark_ext.bad_rows.row import MOST_REASON
+from spark_ext.bad_rows.row import BAD_FILE, MOST_REASON
 from spark_ext.clients.library import load
 from spark_ext.datafiles.input_file import COMPRESSED, KEPT, InputFile, resolve
 from spark_ext.datafiles.listing import Listing
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 
 # Between the name of a bad file and what it was like, in the id of its channel: no name of a file has two slashes.
-_BAD = "//bad-"
 
 
 class Files(ChannelSource):
@@ -275,7 +274,7 @@ class Files(ChannelSource):
     def _inspected(self, entry: Entry) -> Channel:
         """A file's channel; of a bad one it has a name of its own, which is another one when the file has changed."""
         # Decided here and kept in the offset: a replay leaves the same files out, whatever they are by then.
-        bad = f"{entry.name}{_BAD}{entry.size}-{entry.modified}"
+        bad = f"{entry.name}{BAD_FILE}{entry.size}-{entry.modified}"
         if bad in self._past:
             return Channel(bad)  # as it was
         if entry.name not in self._past and entry.name not in self._good:
@@ -328,7 +327,7 @@ class Files(ChannelSource):
         """Advance by the file's footer or its lines; see the formats."""
         if self.options.group == "directory":
             step = self._advance_group(channel, start, limit)
-        elif _BAD in channel.id:
+        elif BAD_FILE in channel.id:
             step = Advance(1, True, rows=0, bytes=0)
         else:
             step = self._advance_file(self._file(channel.id, *channel.data), start, limit)
@@ -363,7 +362,7 @@ class Files(ChannelSource):
         self, channel: Channel, start: Position, end: Position, parts: int
     ) -> Sequence[tuple[Position, Position]]:
         """Split a file at row groups or lines; a group is never split, to keep its order."""
-        if not self.options.split or self.options.group == "directory" or start == end or _BAD in channel.id:
+        if not self.options.split or self.options.group == "directory" or start == end or BAD_FILE in channel.id:
             return [(start, end)]
         file = self._file(channel.id, *channel.data)
         return self._format(file.name).split(file, start, end, parts)
@@ -396,7 +395,7 @@ class Files(ChannelSource):
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
         """The rows of a range; of a bad file none."""
-        if _BAD in channel.id:
+        if BAD_FILE in channel.id:
             self._put_aside(channel)
             return
         if self.options.group == "file":
@@ -409,7 +408,7 @@ class Files(ChannelSource):
                 yield from self._rows(file, begin if index == first else 0, stop if index == last else None)
 
     def _put_aside(self, channel: Channel) -> None:
-        name, reason = channel.id.partition(_BAD)[0], channel.data[2]
+        name, reason = channel.id.partition(BAD_FILE)[0], channel.data[2]
         error = DataError(
             f"{reason}; it was put aside when this epoch was planned",
             operator=f"{self._operator}, file '{name}'",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_RAW: Final = 64 * 1024  # bytes of a bad row that are kept; the rest is cut off
 MOST_REASON: Final = 4 * 1024  # characters of a reason that are kept
+BAD_FILE: Final = "//bad-"  # between a file's name and its state, in the id of the channel of a bad file
 ROWS: Final = 1_000  # rows that are kept as objects until they are compressed
 METADATA: Final = b"spark_ext.table"  # under this key a file says in which table its rows belong; see `table_in_file`
 
@@ -64,7 +65,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """The columns of the table of bad rows. `replaced_in` is null for rows that count; else it is the lineage of the
-restore that took them back. `role` is `source` or `sink`."""
+restore that took them back, or in which a bad file was read after all. `role` is `source` or `sink`."""
 
 
 def completed(found: pa.Table, constants: Mapping[str, object]) -> pa.Table:

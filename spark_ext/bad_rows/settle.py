@@ -29,10 +29,11 @@ from spark_ext.bad_rows.names import (
     pending_folder,
     sinks_folder,
 )
-from spark_ext.bad_rows.row import METADATA, rows_in
+from spark_ext.bad_rows.row import BAD_FILE, METADATA, rows_in
 from spark_ext.bad_rows.table import BadRowsTable, Owner, Role
 from spark_ext.errors import StorageError
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.ledger.view import SourceView
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.storage import Folder, LocalFolder, folder_at, sync_systems
@@ -51,6 +52,7 @@ class Moved:
     """Of a sink: rows that were bad, and rows that it was given, since its committing process began; None: unknown."""
     failed: Mapping[str, int] = field(default_factory=dict)
     """Of a sink: rows that fail rules, also those that are not in the table, by rule."""
+    files: tuple[str, ...] = ()  # bad files among the rows
 
 
 class Settler:
@@ -92,6 +94,25 @@ class Settler:
         moved = self._move(uid, folder, ripe)
         _remove(folder, (*ripe, *stale))
         return moved
+
+    def mark_read(self, uid: str, table: str | None) -> None:
+        """Mark the bad files of a source in a table that it has read since they have changed."""
+        newest = self._log.newest_commit()
+        logged = None if newest is None else self._log.offsets(newest)
+        offset = None if logged is None else source_offsets(logged).get(uid)
+        if offset is None:
+            return
+
+        def read() -> frozenset[str]:
+            view = SourceView(self._state, uid, self._lineage)
+            known = view.finished_channels(offset.confirmed) if offset.confirmed else {}
+            return frozenset((*known, *(one.channel for one in offset.finished)))
+
+        uri = table or default_table(self._state)
+        self._table(uri).replace_read(self._job_id, uid, read, self._lineage)
+
+    def _table(self, uri: str) -> BadRowsTable:
+        return self._tables.setdefault(uri, BadRowsTable(uri, self._options))
 
     def sinks_waiting(self) -> bool:
         """Whether there may be something of the query's sinks, as `waiting`."""
@@ -187,11 +208,14 @@ class Settler:
         owner = Owner(self._job, self._job_id, self._query, uid, self._lineage, query_id, role)
         moved = []
         for uri, epochs in by_table.items():
-            table = self._tables.setdefault(uri, BadRowsTable(uri, self._options))
-            reads = {number: partial(_tables, folder, files) for number, files in epochs.items()}
+            table = self._table(uri)
+            bad_files = {number: list[str]() for number in epochs}
+            reads = {number: partial(_tables, folder, files, bad_files[number]) for number, files in epochs.items()}
             added = table.add(owner, reads, datetime.now(timezone.utc))
             moved += [
-                Moved(uid, number, sum(file.rows for file in files), uri, role)
+                Moved(
+                    uid, number, sum(file.rows for file in files), uri, role, files=tuple(sorted({*bad_files[number]}))
+                )
                 for number, files in sorted(epochs.items())
                 if number in added
             ]
@@ -228,9 +252,14 @@ def _said(folder: Folder, file: PendingFile) -> tuple[int, int] | None:
         return None
 
 
-def _tables(folder: Folder, files: tuple[PendingFile, ...]) -> Iterator[pa.Table]:
+def _tables(folder: Folder, files: tuple[PendingFile, ...], bad_files: list[str]) -> Iterator[pa.Table]:
+    """The rows of files; those of bad files are named in `bad_files`."""
     for file in files:
-        yield rows_in(_content(folder, file))
+        rows = rows_in(_content(folder, file))
+        bad_files += [
+            channel.partition(BAD_FILE)[0] for channel in rows["channel"].to_pylist() if BAD_FILE in (channel or "")
+        ]
+        yield rows
 
 
 def _content(folder: Folder, file: PendingFile) -> bytes:

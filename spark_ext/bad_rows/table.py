@@ -6,7 +6,7 @@ the number and adds nothing; a driver that was given up and wakes up finds that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final, Literal, TypeAlias
@@ -14,8 +14,9 @@ from typing import Final, Literal, TypeAlias
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from spark_ext.bad_rows.row import SCHEMA, completed
+from spark_ext.bad_rows.row import BAD_FILE, SCHEMA, completed
 from spark_ext.datafiles.uri import shown
+from spark_ext.delta import light_arrow
 from spark_ext.delta.failures import FAILURES, TableRef
 from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, properties, write_files
 from spark_ext.failpoints import FailPoint, reach
@@ -130,6 +131,30 @@ class BadRowsTable:
             return True
 
         self._log.settle(attempt, "closing a lineage of bad rows")
+
+    def replace_read(self, job_id: str, uid: str, read: Callable[[], Container[str]], lineage: int) -> None:
+        """Mark the rows of bad files of a source that it has read since; `read` has the names of what it has read."""
+        whose = f"job_id = '{job_id}' and uid = '{uid}' and role = 'source' and replaced_in is null"
+
+        def attempt(table: DeltaTable | None) -> bool | None:
+            if table is None:
+                return True
+            found = light_arrow.read_all(table.scan(["channel"], f"{whose} and channel like '%{BAD_FILE}%'"))
+            channels = sorted({*found["channel"].to_pylist()})
+            known = read() if channels else ()
+            texts = (one.replace("'", "''") for one in channels if one.partition(BAD_FILE)[0] in known)
+            done = [f"'{text}'" for text in texts]
+            if done:
+                table.update(
+                    updates={"replaced_in": f"cast({lineage} as bigint)"},
+                    predicate=f"{whose} and channel in ({', '.join(done)})",
+                    commit_properties=properties(),
+                    post_commithook_properties=NO_HOOKS,
+                )
+                self._log.reopen()
+            return True
+
+        self._log.settle(attempt, "marking the bad files that were read since")
 
     def replace(self, job_id: str, uid: str, counts: str, lineage: int, role: Role = "source") -> None:
         """After a restore: mark the rows of an operator that do not count any more, and those that count again."""

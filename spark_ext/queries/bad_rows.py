@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_ext.bad_rows.options import BadRowLimits, BadRowOptions
 from spark_ext.bad_rows.settle import Moved, Settler
 from spark_ext.errors import DataError, SparkExtError
+from spark_ext.incidents.types import fingerprint_of
 from spark_ext.ledger.schema import BadRowsRow
 from spark_ext.queries.observer import LIST_EVERY
 from spark_ext.queries.restarts import UNREADABLE, Outage, as_error
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from spark_ext.queries.worker import Worker
 
 _NOTES_EVERY: Final = 1.0  # between two looks at what planners note of changed input, s
+_MARK_EVERY: Final = 60.0  # between two looks whether bad files were read since, s
 _FIELDS: Final = ("uid", "on_bad_row", "bad_rows_path", "max_bad_share", "max_bad_rows")
 
 
@@ -57,6 +59,11 @@ class BadRowsWatch:
         self._local = local_path(context.state) is not None
         self._collects = bool(self._limits or self._limits_of_sink or spec.rules)
         self._uids = tuple(source.uid for source in spec.sources) if self._limits or self._local else ()
+        # Sources that put whole files aside, with the tables of their bad rows; None: the default.
+        self._of_files = {
+            source.uid: _options(source).bad_rows_path for source in spec.sources if _puts_files_aside(source)
+        }
+        self._marked_at = clock()
         self._sinks = self._limits_of_sink is not None or bool(spec.rules) or self._local
         self._upto: int | None = None
         self._waits = False  # whether something was waiting at the last lookup, perhaps for an epoch repeated now
@@ -67,6 +74,7 @@ class BadRowsWatch:
         self._arrived: list[Moved] = []
         self._tables: dict[str, str] = {}
         self.counts: Counter[str] = Counter()  # bad rows that were moved in this run, by the uid of the source or sink
+        self.files: tuple[str, ...] = ()  # bad files among them
         self.failures: Counter[str] = Counter()  # rows that were found to fail rules in this run, by rule
         self._on_fail = {rule.name: rule.on_fail for rule in spec.rules}
         self._newest = -1
@@ -96,6 +104,8 @@ class BadRowsWatch:
 
         On an object store, where a lookup is a request, once a second.
         """
+        if self._of_files and (last or now >= self._marked_at + _MARK_EVERY) and self._outage.due(now):
+            return True
         if self.settled(committed) or not self._outage.due(now) or (now < self._again_at and not last):
             return False
         if not self._collects and self._upto is not None and not self._waits:
@@ -132,6 +142,9 @@ class BadRowsWatch:
             found = settler.settle(uid)
             with self._lock:
                 self._arrived += found
+        for uid, table in self._of_files.items():
+            settler.mark_read(uid, table)
+        self._marked_at = self._clock()
         if self._sinks:
             of_sinks = settler.settle_sinks()
             with self._lock:
@@ -162,7 +175,14 @@ class BadRowsWatch:
         told = self._context.write_behind.incident
         if moved.rows and not self.counts[moved.uid]:
             what = f"{who} has bad rows: {moved.rows} in epoch {moved.epoch}"
-            told(f"{self._operator}, {who}", "bad_rows", what, f"moved into the table {moved.table}")
+            files = f"; among them files: {', '.join(moved.files[:10])}" if moved.files else ""
+            told(
+                f"{self._operator}, {who}",
+                "bad_rows",
+                f"{what}{files}",
+                f"moved into the table {moved.table}",
+                fingerprint=fingerprint_of(what),
+            )
         for rule, count in moved.failed.items():
             if self._on_fail.get(rule) == "drop" and not self.failures[rule]:
                 what = f"{who} has rows that fail rule '{rule}': {count} in epoch {moved.epoch}"
@@ -170,6 +190,7 @@ class BadRowsWatch:
         self.failures.update(moved.failed)
         if moved.rows:
             self.counts[moved.uid] += moved.rows
+            self.files += moved.files
             self._tables[moved.uid] = moved.table
         if moved.role == "source":
             self._newest = max(self._newest, moved.epoch)
@@ -250,6 +271,14 @@ def _quarantines(operator: OperatorSpec) -> bool:
     return bool(_given(operator).get("on_bad_row") == "quarantine")
 
 
+def _puts_files_aside(source: OperatorSpec) -> bool:
+    return any(name.lower() == "on_bad_file" and value == "quarantine" for name, value in source.options.items())
+
+
+def _options(operator: OperatorSpec) -> BadRowOptions:
+    return BadRowOptions.model_validate({"uid": operator.uid, **_given(operator)})
+
+
 def _limits(operator: OperatorSpec) -> BadRowLimits:
-    options = BadRowOptions.model_validate({"uid": operator.uid, **_given(operator)})
+    options = _options(operator)
     return BadRowLimits(options.max_bad_share, options.max_bad_rows)

@@ -25,6 +25,7 @@ REASON: Final = 160  # characters of a reason or of an incident that are shown
 
 BLUE, GREEN, TRACK = "#0072B2", "#009E73", "rgba(128,128,128,.25)"
 
+MOST_FILES: Final = 3  # bad files that are named
 _SMALL = "font-size:12px;opacity:.7"
 _CELL = "padding:2px 14px 2px 0;text-align:left;border:none;background:none;white-space:nowrap"
 _NUMBER = "padding:2px 14px 2px 0;text-align:right;border:none;background:none;font-variant-numeric:tabular-nums"
@@ -85,7 +86,11 @@ def _read(of: JobSnapshot | QuerySnapshot) -> str:
 
 def _left_out(query: QuerySnapshot) -> tuple[str, ...]:
     """What was read and is in no output, and what fails rules, in words."""
-    bad = (f"{count(query.bad_rows, 'bad row')} put aside",) if query.bad_rows else ()
+    rows, files = query.bad_rows - len(query.bad_files), query.bad_files
+    bad = [f"{count(rows, 'bad row')} put aside"] if rows else []
+    if files:
+        more = ", ..." if len(files) > MOST_FILES else ""
+        bad.append(f"{count(len(files), 'file')} put aside: {', '.join(files[:MOST_FILES])}{more}")
     rules = (f"{count(rows, 'row')} failed rule '{rule}'" for rule, rows in query.rule_failures.items())
     late = (f"at least {count(query.late_rows, 'late row')} dropped",) if query.late_rows else ()
     return (*bad, *rules, *late, *filter(None, (left_in_state(query),)))

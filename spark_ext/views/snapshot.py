@@ -155,6 +155,8 @@ class QuerySnapshot:
     bad_rows: int = 0
     """Rows that did not parse or fit and were moved into the table of bad rows, in the same runs as `epochs`. Read from
     a ledger: those that a restore has taken back are among them."""
+    bad_files: tuple[str, ...] = ()
+    """Files that were put aside as a whole in this run; each counts in `bad_rows` as one. Read from a ledger: none."""
     rule_failures: Mapping[str, int] = field(default_factory=dict)
     """By rule, rows that were found to fail it (see `spark_ext.expect`), in the same runs as `epochs`; only rules that
     any row fails."""
@@ -167,10 +169,10 @@ class QuerySnapshot:
     state_rows: int | None
     """Rows in the state stores after the newest epoch, such as open windows; None: unknown, as before the first epoch
     of a run, or where Spark does not count them."""
-    lag_rows: int | None = None
-    """Rows that it has still to read; None: one of its sources does not know. As `SourceSnapshot.lag_rows`. Read from a
     emits: bool = True
     """Whether rows can come out of that state, such as open windows; those of `dropDuplicates` cannot."""
+    lag_rows: int | None = None
+    """Rows that it has still to read; None: one of its sources does not know. As `SourceSnapshot.lag_rows`. Read from a
     ledger: as of the driver's newest heartbeat or the newest epoch."""
     lag_at: datetime | None = None
     """When that was so: the time of the oldest figure in it; None: unknown."""

@@ -15,8 +15,11 @@ from spark_ext.bad_rows.collector import Collector, Destination
 from spark_ext.bad_rows.names import default_table, key_of, pending_folder
 from spark_ext.bad_rows.row import BadRow
 from spark_ext.bad_rows.settle import Settler
+from spark_ext.bad_rows.table import BadRowsTable
 from spark_ext.errors import DataError, StateError
-from spark_ext.model.offsets import Range, Running, SourceOffset
+from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
+from spark_ext.model.offsets import Finished, Range, Running, SourceOffset
+from tests.ledger.rows import flag
 from tests.queries.fakes import FakeQuery
 
 
@@ -198,6 +201,42 @@ def test_two_jobs_may_share_a_table(tmp_path: Path) -> None:
         Settler("j", f"id{number}", world.state, "q", 1, str(world.checkpoint)).settle("s")
     found = pa.table(DeltaTable(shared).scan()).to_pylist()
     assert sorted((row["job_id"], row["position"]) for row in found) == [("id0", "0"), ("id1", "1")]
+
+
+def test_a_bad_file_counts_until_it_is_read(world: World) -> None:
+    """Finishes may be in the offset, or in the ledger alone; a restore lets rows count again that belong to it."""
+    names = ("b's.csv", "c.csv")
+    world.plan(10)
+    for name in names:
+        collector = Collector(world.destination(0), Range(f"{name}//bad-10-1", None, 0, 10), lambda: 0)
+        collector.add(BadRow({"file": name}, "damaged"))
+        collector.finish()
+    world.spark.commit_planned()
+    settler = world.settler()
+    (moved,) = settler.settle("s")
+    assert moved.files == names
+
+    def counting() -> list[str]:
+        settler.mark_read("s", None)
+        found = pa.table(DeltaTable(default_table(world.state)).scan()).to_pylist()
+        return sorted(row["channel"] for row in found if row["replaced_in"] is None)
+
+    assert counting() == [f"{name}//bad-10-1" for name in names]
+    world.ends.append(SourceOffset("s", 1, finished=(Finished(1, names[0], 10), Finished(2, "d.csv", 10))))
+    world.spark.plan(world.ends[-1])
+    assert len(counting()) == 2, "it is not committed"
+    world.spark.commit_planned()
+    assert counting() == ["c.csv//bad-10-1"]
+    BadRowsTable(default_table(world.state)).replace("id", "s", "epoch <= 0", 2)
+    assert counting() == ["c.csv//bad-10-1"], "it is marked once more"
+    ledger = Ledger(world.state)
+    LedgerWriter(ledger, start_incarnation(ledger, "j")).append(
+        [replace(flag(1, "s", "q"), channel="c.csv", lineage=1)]
+    )
+    world.ends.append(SourceOffset("s", 1, confirmed=1))
+    world.spark.plan(world.ends[-1])
+    world.spark.commit_planned()
+    assert counting() == []
 
 
 def test_the_table_stays_small(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
