@@ -47,7 +47,9 @@ class ControlRefused(ConfigurationError):
     @classmethod
     def because(cls, refusal: Refusal, what: str, operator: str, do: str) -> ControlRefused:
         """The refusal of a request."""
-        found = cls(what, operator=operator, kept="the job continues as it was; nothing was accepted", do=do)
+        runs = refusal not in (Refusal.NO_JOB, Refusal.ENDED)
+        kept = f"{'the job continues as it was; ' if runs else ''}nothing was accepted"
+        found = cls(what, operator=operator, kept=kept, do=do)
         found.refusal = refusal
         return found
 

@@ -23,7 +23,7 @@ WANT_200: Final = frozenset({"slack", "shopify"})
 
 _REASONS: Final[Mapping[int, tuple[str, str]]] = {
     400: ("malformed", "correct the request"),
-    401: ("unauthorized", "sign the request with the secret of the inbox, and check the clocks of sender and gateway"),
+    401: ("unauthorized", "sign the request with the secret of the inbox"),
     408: ("late", "send the body at once"),
     413: ("too_large", "send fewer events in a request, or raise max_body of the inbox"),
     415: ("media_type", "send a type and an encoding that the inbox supports"),

@@ -64,8 +64,7 @@ class InboxPlace:
             raise refused(
                 "the inbox does not exist: its folder contains no description",
                 self.operator,
-                "correct the path or the name; the first start of the job makes its inboxes, and what reads one by "
-                "job.inbox(<name>).read(<uid>) does not need it earlier",
+                "start the job first: its first start makes its inboxes; or correct the path or the name",
             )
         return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 from pyarrow import types
 from pydantic_core import from_json
 
+from spark_ext import worker_internals
 from spark_ext.errors import refused
 from spark_ext.ingest.records import BLANK
 from spark_ext.schemas.arrow import arrow_schema
@@ -212,12 +214,23 @@ def _misfit(line: bytes, judge: Judge) -> str | None:
     return judge(value)
 
 
+@cache
+def _shown(kind: pa.DataType) -> str:
+    """A type as it was declared: by Spark's name, if it has one."""
+    from pyspark.errors import PySparkTypeError
+
+    try:
+        return worker_internals.from_arrow_type(kind).simpleString()
+    except PySparkTypeError:
+        return str(kind)
+
+
 def _judge(kind: pa.DataType, path: str) -> Judge:
     """Why a value does not fit a type."""
 
     def other(value: Any) -> str:
         text = value if isinstance(value, (_Whole, _Number)) else json.dumps(value)
-        return f"column '{path}' is declared as {kind} and has the value {text[:MOST_SHOWN]}"
+        return f"column '{path}' is declared as {_shown(kind)} and has the value {text[:MOST_SHOWN]}"
 
     if types.is_struct(kind):
         names = {field.name: f"{path}.{field.name}" if path else field.name for field in kind}

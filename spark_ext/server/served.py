@@ -114,7 +114,7 @@ class ServedJobs:
         if found:
             ids = ", ".join(one.job_id for _, one in found)
             raise Problem(409, "ambiguous", "several jobs have this name", f"use one of their ids: {ids}")
-        raise Problem(404, "no_job", "this server has no such job", f"use one of: {names}")
+        raise Problem(404, "no_job", "this server has no such job", f"use one of: {names}", kept="nothing was accepted")
 
     def record(self, name: str, row: ControlRequestRow) -> None:
         """Put an audit row into the ledger of the job that the path names, else into that of the first job."""

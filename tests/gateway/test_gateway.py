@@ -125,7 +125,9 @@ def test_a_ping_and_a_verification_are_answered_and_not_stored(tmp_path: Path) -
     challenge = b'{"type": "url_verification", "challenge": "3eZbrw1a"}'
     with serving(tmp_path / "slack", "slack") as own:
         assert own.post(challenge, **signed("slack", challenge)).body == b"3eZbrw1a"
-        refused(own.post(challenge, **signed("slack", challenge, "wrong")), 401, "unauthorized")
+        wrong = own.post(challenge, **signed("slack", challenge, "wrong"))
+        refused(wrong, 401, "unauthorized")
+        assert "clock" not in wrong.problem["do"], "the time is right"
         assert own.accepted == 0
     with serving(tmp_path / "github", "github") as own:
         assert own.post(BODY, **signed("github", BODY, X_GitHub_Event="ping")).status == 200

@@ -10,6 +10,7 @@ import pytest
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.ingest.log import channels
 from spark_ext.ingest.opening import seal
+from spark_ext.ingest.place import InboxPlace
 from tests.ingest.ingest_kit import ORDERS, World, request, unlock
 
 
@@ -24,6 +25,12 @@ def world(tmp_path: Path) -> World:
         channel.commit([request("b")])
         unlock(channel)
     return world
+
+
+def test_a_gateway_before_the_first_start_of_its_job_is_told_to_start_that(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="the inbox does not exist") as refused:
+        InboxPlace(str(tmp_path / "inboxes" / "orders"), "inbox 'orders'").description()
+    assert refused.value.do.startswith("start the job first")
 
 
 def test_a_start_continues_with_what_is_in_the_write_ahead_log(world: World) -> None:

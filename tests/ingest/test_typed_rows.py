@@ -102,6 +102,14 @@ def test_a_value_that_does_not_fit_is_a_bad_row(kind: str, texts: list[str]) -> 
     assert found == [] and len(why) == len(texts)
 
 
+def test_a_reason_has_the_type_by_sparks_name() -> None:
+    _, why = rows("a long, b array<struct<c: float>>", b'{"a": "x"}', b'{"b": 1}')
+    assert why == {
+        0: "column 'a' is declared as bigint and has the value \"x\"",
+        1: "column 'b' is declared as array<struct<c:float>> and has the value 1",
+    }
+
+
 def test_fields_may_be_missing_or_more_but_not_twice() -> None:
     found, why = rows(
         "a long not null, b struct<c: long not null>",

@@ -62,6 +62,7 @@ def test_a_running_job_is_changed_from_python_and_command_line(
     with pytest.raises(ControlRefused) as refused:
         control.pause()
     assert refused.value.refusal is Refusal.NO_JOB, "it was never started"
+    assert refused.value.kept == "nothing was accepted"
 
     early = job.serve()
     assert early.token is not None
