@@ -110,10 +110,9 @@ def plot(lines: Sequence[Line], file: Path) -> None:
     titles = ("resident memory, MB", "descriptors", "files", "size of files, MB")
     for panel, title in zip(axes.flat, titles, strict=True):
         panel.set(title=title, xlabel="minutes", ylim=(0, None))
-        for restart in (one for one in lines if "restart" in one):
-            panel.axvline(
-                (restart["at"] - begin) / 60, color="#c0392b" if restart["restart"] == "kill" else "#bbbbbb", lw=0.6
-            )
+        for one in (one for one in lines if "restart" in one):
+            when = (one["at"] - one["seconds"] - begin) / 60
+            panel.axvline(when, color="#c0392b" if one["restart"] == "kill" else "#bbbbbb", lw=0.6)
         panel.legend(fontsize="small")
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=90)
