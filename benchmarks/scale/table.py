@@ -73,9 +73,11 @@ def exponents(results: Sequence[Result]) -> str:
 
 
 def outlook(results: Sequence[Result]) -> str:
-    """A line per curve on a size that was not measured, computed from the curve."""
+    """A line per curve on a size that was not measured, computed from the curve; two sizes say too little."""
     lines = []
     for curve, found in _measured(results):
+        if len(found) < UPPER:
+            continue
         said = []
         for figure in FIGURES:
             grows = _exponent(figure, found)
