@@ -332,6 +332,16 @@ class TwoPhaseCommitSink(Connector):
             StateError: it is not the target that was claimed.
         """
 
+    def check_claim(self, claim: Claim) -> None:
+        """Look whether `claim` would be refused, for a plan of a start: called after `validate`, and writes nothing.
+
+        Without it a plan does not know whose the target is. Call `claim.check_state` here too; parts of the claim that
+        a plan does not know are None.
+
+        Raises:
+            FencedError, StateError, ConfigurationError: as `claim`.
+        """
+
     def early_key(self) -> tuple[str, ...] | None:
         """The columns of the query by which a row replaces an earlier one; None: rows are added, or never shown early.
 

@@ -288,6 +288,10 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         """Look at the table's fence, on a local path by one `stat` if nothing was committed since the last look."""
         self._target.check_epoch(epoch)
 
+    def check_claim(self, claim: Claim) -> None:
+        """By the numbers in the table's log."""
+        self._target.check_claim(claim)
+
     def claim(self, claim: Claim) -> None:
         """Fence off older incarnations, then delete the files that they left; see `delta.orphans`.
 

@@ -252,24 +252,31 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         if self._publishes:
             self._folder.publish(paths)
 
+    def check_claim(self, claim: Claim) -> None:
+        """By the state of the log."""
+        try:
+            self._refuse(self._folder.log(claim.sink).state(), claim)
+        except OSError as problem:
+            raise self._storage("could not be read", problem) from problem
+
+    def _refuse(self, state: LogState, claim: Claim) -> None:
+        if state.owner not in (None, claim.job_id):
+            raise refused(
+                f"the folder holds epochs that another job wrote under the sink uid '{claim.sink}', "
+                f"or this job '{claim.job}' before its state was deleted",
+                self._who,
+                "give this sink another uid; or, if the state was deleted, restore it, "
+                f"or delete the output at {self._place.uri} to write it again",
+                kept="the folder is unchanged; nothing was started",
+            )
+        claim.mark.check(state.mark, self._who)
+        claim.check_state(claim.known(state.epochs), state.mark, self._who)
+
     def claim(self, claim: Claim) -> None:
         """Set the fence, as an entry of the log, then clean up what dead incarnations have left."""
 
-        def refuse(state: LogState) -> None:
-            claim.mark.check(state.mark, self._who)
-            if state.owner not in (None, claim.job_id):
-                raise refused(
-                    f"the folder holds epochs that another job wrote under the sink uid '{claim.sink}', "
-                    f"or this job '{claim.job}' before its state was deleted",
-                    self._who,
-                    "give this sink another uid; or, if the state was deleted, restore it, "
-                    f"or delete the output at {self._place.uri} to write it again",
-                    kept="the folder is unchanged; nothing was started",
-                )
-            claim.check_state(claim.known(state.epochs), state.mark, self._who)
-
         def decide(state: LogState) -> Entry | None:
-            refuse(state)
+            self._refuse(state, claim)
             if state.mark.covers(claim.mark):
                 return None
             reach(FailPoint.FILES_BEFORE_CLAIM)
@@ -284,7 +291,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
 
         try:
             log = self._folder.log(claim.sink)
-            refuse(log.state())
+            self._refuse(log.state(), claim)
             if self._schema is not None:
                 self._folder.ensure(self._about(self._schema))
             # Of epochs from before the option 'publish' was set. The claim says that their links are there.

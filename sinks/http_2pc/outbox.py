@@ -72,6 +72,10 @@ class Outbox:
         if table is not None:
             self._target.check(table, SCHEMA)
 
+    def check_claim(self, claim: Claim) -> None:
+        """Refuse what `claim` refuses; nothing is written."""
+        self._target.check_claim(claim)
+
     def claim(self, claim: Claim) -> None:
         """Fence off older incarnations, then remove what they prepared but did not decide.
 

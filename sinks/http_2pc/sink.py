@@ -126,6 +126,10 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
         bad = Aside(self, task).row if self.collects_bad_rows else None
         return stage(self._place, schema, batches, task, cut, who, addresses if addresses.vary else None, bad)
 
+    def check_claim(self, claim: Claim) -> None:
+        """By the numbers in the outbox."""
+        self._outbox.check_claim(claim)
+
     def claim(self, claim: Claim) -> None:
         """Set the fence of the outbox, then clean up the files that dead incarnations have left."""
         self._outbox.claim(claim)

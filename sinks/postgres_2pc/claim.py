@@ -27,11 +27,7 @@ def take(committer: Committer, claim: Claim, mark: str) -> None:
     """Set the fence, end the connections of older incarnations, finish what was decided, discard the rest."""
     connection, identity, who = committer.connection, committer.identity, committer.errors.who
     held = _lock(committer, claim.incarnation, mark)
-    record.refuse_older(held.mark, claim.mark, who)
-    record.refuse_other_owner(held.job_id, identity, claim, who)
-    known = claim.known(record.known(connection, identity))
-    claim.check_state(known, held.mark, who)
-    if known:
+    if record.refuse_claim(connection, identity, held, claim, who):
         held.check_table(committer.table.oid, who)
     record.claimed(connection, identity, claim, committer.table.oid)
     connection.execute("COMMIT")

@@ -179,6 +179,17 @@ def refuse_other_owner(owner: str | None, identity: Identity, claim: Claim, who:
         )
 
 
+def refuse_claim(
+    connection: psycopg.Connection[Any], identity: Identity, held: SinkRow, claim: Claim, who: str
+) -> dict[str, int]:
+    """Refuse a start by what the sink's row and epochs say; returns the epochs, see `Claim.known`."""
+    refuse_other_owner(held.job_id, identity, claim, who)
+    refuse_older(held.mark, claim.mark, who)
+    found = claim.known(known(connection, identity))
+    claim.check_state(found, held.mark, who)
+    return found
+
+
 def claimed(connection: psycopg.Connection[Any], identity: Identity, claim: Claim, oid: int) -> None:
     """Record the start that may commit from now on; the row is locked."""
     connection.execute(

@@ -203,6 +203,18 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         given = {there: here for here, there in options.column_map.items()}
         return tuple(given.get(name, name) for name in options.key)
 
+    def check_claim(self, claim: Claim) -> None:
+        """By the sink's row, without a lock."""
+        with self._in_session(0) as connection:
+            table = look_up(connection, self._table, self._who)
+            if table is None:
+                self._refuse_gone(connection, claim)
+                return
+            identity = Identity(claim.sink, str(table.name))
+            held = record.read_row(connection, identity)
+            if held is not None:
+                record.refuse_claim(connection, identity, held, claim, self._who)
+
     def claim(self, claim: Claim) -> None:
         """Set the fence, then clean up what dead incarnations have left; see `claim`.
 

@@ -149,7 +149,8 @@ def check_fit(
             misfit,
             operator=who,
             kept="the table is unchanged",
-            do='add .option("schema_evolution", "add_columns") to add new columns, or drop them in the query'
+            do="if the column was renamed, keep its old name in the output (withColumnRenamed); if it is new, add "
+            '.option("schema_evolution", "add_columns"), or drop it in the query'
             if fit.new
             else "change the query to match the table (cast, rename), or write to another table",
         )

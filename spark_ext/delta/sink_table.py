@@ -283,6 +283,15 @@ class Target:
 
         return self._settle(log, attempt, f"the claim by incarnation {claim.incarnation}")[0]
 
+    def check_claim(self, claim: Claim) -> None:
+        """Refuse what a claim refuses by the numbers in the log; nothing is written."""
+        log = self._log()
+        log.refresh()
+        self._check_claimant(log, claim)
+        fence = self.fence(claim.mark)
+        held = fence.held_mark(log.held) if fence else None
+        claim.check_state(known_epochs(log.held, self.uid, claim), held, self.who)
+
     def _refuse_damaged(self, newest: int) -> None:
         found = self.location.local and damaged_file(self.location.local, newest, self.uid)
         if found:

@@ -126,11 +126,18 @@ class NextStart:
 
     number: int  # its incarnation
     older: str  # see `Incarnation.older`
+    job_id: str  # of the job, or one drawn for a job without a start
+    starts: frozenset[int]  # see `Incarnation.starts`
 
     @classmethod
     def of(cls, past: Sequence[JobRow], uri: str) -> NextStart:
         """By the rows of `jobs`."""
-        return cls(max((row.incarnation for row in past), default=0) + 1, _may_still_run(past, uri))
+        return cls(
+            max((row.incarnation for row in past), default=0) + 1,
+            _may_still_run(past, uri),
+            past[0].job_id if past else uuid.uuid4().hex,
+            frozenset(row.start_id for row in past if row.start_id is not None),
+        )
 
 
 def forget(uri: str, number: int) -> None:
@@ -154,11 +161,11 @@ def _take_number(
         coming = NextStart.of(past, ledger.uri)
         taken = Incarnation(
             job,
-            past[0].job_id if past else uuid.uuid4().hex,
+            coming.job_id,
             number=coming.number,
             lineage=max((row.lineage for row in past), default=FIRST_LINEAGE),
             start=secrets.randbelow(2**63 - 1) + 1,
-            starts=frozenset(row.start_id for row in past if row.start_id is not None),
+            starts=coming.starts,
             older=coming.older,
             kind=kind,
         )

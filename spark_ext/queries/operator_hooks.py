@@ -81,6 +81,15 @@ class OperatorHooks:
         if spec.sink is not None:
             operators.sink(spec.sink.format, spec.sink.options).validate(spec.schema)
 
+    @staticmethod
+    @guarded()
+    def check_claim(spec: QuerySpec, claim: Claim) -> None:
+        """Refuse what a claim of a query's target would be refused for; nothing is written."""
+        if spec.sink is not None:
+            sink = operators.sink(spec.sink.format, spec.sink.options)
+            sink.validate(spec.schema)
+            sink.check_claim(claim)
+
     @guarded()
     def check_target(self) -> None:
         """Refuse what is refused before the claim; nothing is written."""

@@ -26,6 +26,7 @@ from pyspark.sql import types as T
 from spark_ext import failpoints
 from spark_ext.errors import CommitError, ConfigurationError, FencedError, StateError
 from spark_ext.model.commits import CommitOutcome
+from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sinks.runtime.writer import Written
 from spark_ext.testing import every_type
 from spark_ext.testing.children import Child, frozen, killed_at, was_fenced
@@ -284,8 +285,13 @@ class SinkContract(SinkBadRowsContract):
         """By the target, whatever session the other job runs in."""
         first = Driver(target).claim()
         first.run(0, numbered(0, 5))
+        other = Driver(target, job_id="job-2")
         with pytest.raises(ConfigurationError, match="'out'"):
-            Driver(target, job_id="job-2").claim()
+            other.claim()
+        first.check_claim()
+        if type(target.sink()).check_claim is not TwoPhaseCommitSink.check_claim:
+            with pytest.raises(ConfigurationError, match="'out'"):
+                other.check_claim()
         assert target.ids() == list(range(5))
         first.run(1, numbered(5, 10))
         assert target.ids() == list(range(10))

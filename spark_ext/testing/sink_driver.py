@@ -166,24 +166,32 @@ class Driver:
 
     def claim(self) -> Driver:
         """Validate and then claim the target, as at the start of a job; returns the driver."""
+        self._validated().claim(self._claim())
+        return self
+
+    def check_claim(self) -> None:
+        """Look whether the target could be claimed, as a plan does."""
+        self._validated().check_claim(self._claim())
+
+    def _validated(self) -> TwoPhaseCommitSink:
         sink = self.target.sink(self.uid, **self.options)
         sink.validate(self.schema)
+        return sink
+
+    def _claim(self) -> Claim:
         last = remembered(self._identity.checkpoint) if self._identity.checkpoint else None
-        sink.claim(
-            Claim(
-                sink=self.uid,
-                job="job",
-                job_id=self.job_id,
-                incarnation=self.incarnation,
-                lineage=0,
-                start=self.start,
-                query_id=self.query_id,
-                planned=self.planned,
-                starts=self.starts,
-                previous=last.of(self.uid, 0, self.query_id) if last else None,
-            )
+        return Claim(
+            sink=self.uid,
+            job="job",
+            job_id=self.job_id,
+            incarnation=self.incarnation,
+            lineage=0,
+            start=self.start,
+            query_id=self.query_id,
+            planned=self.planned,
+            starts=self.starts,
+            previous=last.of(self.uid, 0, self.query_id) if last else None,
         )
-        return self
 
     def write(self, epoch: int, rows: Iterable[Row], partition: int = 0, attempt: int = 0) -> Written:
         """Phase one in one task, in small batches."""

@@ -268,6 +268,7 @@ CHANGES: Final = (
     Change(
         "sink-tuned", lambda lab: lab.job(options={"compression": "zstd", "commit_attempts": "3"}), "continues", "stays"
     ),
+    refused("column-renamed", lambda lab: lab.job(lab.both().selectExpr("n AS m")), "column 'm' .* not in the table"),
     refused("column-added", lambda lab: lab.job(lab.both().selectExpr("n", "n + 1 AS m")), "column"),
     Change(
         "column-added-and-merged",

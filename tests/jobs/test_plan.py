@@ -107,6 +107,24 @@ def test_a_plan_of_a_job_without_queries_or_of_another_job_is_refused(lab: JobHa
     assert "belongs to job 'lab'" in refusal.what
 
 
+@pytest.mark.parametrize("sink", ["delta_2pc", "files_2pc"])
+def test_the_target_of_another_job_is_an_objection(lab: JobHarness, sink: str) -> None:
+    """As when the state directory is mistyped, or is not there, as in CI."""
+
+    def job(state: str) -> Job:
+        rows = lab.source(counts="5").select("channel", "n").writeStream.format(sink)
+        made = sx.Job(lab.spark, "lab", state=lab.folder / state)
+        return made.add("q", rows.options(uid="q-out", path=str(lab.folder / "out")))
+
+    assert job("state").run(progress=False).finished
+    with unchanged(lab.folder / "state", lab.folder / "out"):
+        plan = job("stat").plan()
+    (refusal,) = plan.refusals
+    assert "holds epochs that another job wrote under the sink uid 'q-out'" in refusal.what
+    assert not (lab.folder / "stat").exists() and "start 1 would be refused" in str(plan)
+    assert job("state").plan().accepted
+
+
 def test_an_interrupted_rescale_is_left_to_the_start(tmp_path: Path) -> None:
     """It is refused by the name of its query, and nothing is completed."""
     for name in ("checkpoint.rescaled-20240506T000000000000", "checkpoint.until-20240506T000000000000"):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -23,7 +23,7 @@ from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import JobRow
 from spark_ext.ledger.view import SourceView
 from spark_ext.model.changes import compare
-from spark_ext.model.commits import not_the_target
+from spark_ext.model.commits import Claim, not_the_target
 from spark_ext.model.control import JOB
 from spark_ext.model.offsets import SourceOffset
 from spark_ext.model.query_offsets import source_offsets
@@ -311,6 +311,11 @@ def plan_job(
         if not start.memory.of(spec.uid).finished:
             tried(partial(OperatorHooks.check, spec))
         queries.append(_query(spec, start, ledger, tried, surveys=backend.own_workers))
+    running = bool(refusals)
+    for spec in found.specs if all(isinstance(one, JobRunningError) for one in refusals) else ():
+        if spec.sink is not None and not start.memory.of(spec.uid).finished:
+            claim = _claim(spec.sink.uid, spec.uid, start, ledger.uri, coming, running=running)
+            tried(partial(OperatorHooks.check_claim, spec, claim))
     queries += [QueryPlan(uid=gate.uid, action="waits") for gate in found.gated]
     created = {link.name: tried(partial(_is_new, link, f"job '{job}', exchange '{link.name}'")) for link in found.links}
     return JobPlan(
@@ -364,6 +369,22 @@ def _query(
         writes={} if sink is None else operators.identity(sink.format, sink.options),
         creates=sink is not None and bool(tried(partial(_is_missing, sink))),
         sources=tuple(sources),
+    )
+
+
+def _claim(sink: str, query: str, start: Start, state: str, coming: NextStart, *, running: bool) -> Claim:
+    """The claim of a start; while another run commits epochs only whose the target is can be known."""
+    claim = Claim(sink, start.job, coming.job_id, coming.number, start.memory.lineage(query), state)
+    logged = start.logs.get(query)
+    if running or logged is None or query in start.exchanged():
+        return claim
+    last = remembered(logged.checkpoint)
+    return replace(
+        claim,
+        query_id=logged.query_id,
+        planned=logged.planned,
+        previous=None if last is None else last.of(sink, claim.lineage, logged.query_id),
+        starts=coming.starts,
     )
 
 
