@@ -373,7 +373,7 @@ def _query(
 
 
 def _claim(sink: str, query: str, start: Start, state: str, coming: NextStart, *, running: bool) -> Claim:
-    """The claim of a start; while another run commits epochs only whose the target is can be known."""
+    """The claim of a start. While another run commits epochs, only the owner of the target can be checked."""
     claim = Claim(sink, start.job, coming.job_id, coming.number, start.memory.lineage(query), state)
     logged = start.logs.get(query)
     if running or logged is None or query in start.exchanged():
