@@ -21,7 +21,7 @@ def run(uid: str, state: State = State.RUNNING, **values: Any) -> Any:
     given = {"reason": "", "had_finished": False, "committed": -1, "offsets": None, "figures": figures(), **values}
     return SimpleNamespace(
         spec=SimpleNamespace(uid=uid), state=state, shown=Shown(state, given["reason"]), phase="",
-        bad_rows=SimpleNamespace(total=0, failures={}), early_rows=None, **given,
+        bad_rows=SimpleNamespace(total=0, failures={}, files=()), early_rows=None, **given,
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit: a JVM runs already
+_CONNECTIONS: Final = "py4j.clientserver"  # logger of py4j
 LOCAL: Final = "local[*]"  # Spark's own default, and that of sessions
 _MASTER: Final = "spark.master"
 
@@ -183,7 +184,7 @@ def interrupts_as_before() -> Iterator[None]:
     before = signal.getsignal(signal.SIGINT)
     yield
     logging.getLogger().addFilter(lambda record: "KeyboardInterrupt while sending command" not in str(record.msg))
-    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+    logging.getLogger(_CONNECTIONS).setLevel(logging.CRITICAL)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, before)
 
