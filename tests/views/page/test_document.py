@@ -127,7 +127,7 @@ def test_it_is_small_for_many_epochs(facts: Facts) -> None:
 
 
 def test_a_driver_that_was_lost() -> None:
-    beat = NOW + timedelta(seconds=30)
+    beat = (NOW + timedelta(seconds=30)).replace(microsecond=0)
     facts = of(state_row("RUNNING"), state_row("RUNNING", "q"), alive=False, beats={1: beat})
     job = page(facts, NOW + timedelta(hours=1))["job"]
     assert job["lost"] and job["state"] == "DOWN" and job["recorded"] == "RUNNING"
@@ -136,7 +136,7 @@ def test_a_driver_that_was_lost() -> None:
 
 @pytest.mark.parametrize(("alive", "silent"), [(None, True), (True, True), (False, False)])
 def test_a_driver_that_is_silent(alive: bool | None, silent: bool) -> None:
-    beat = NOW + timedelta(seconds=30)
+    beat = (NOW + timedelta(seconds=30)).replace(microsecond=0)
     facts = of(state_row("RUNNING"), alive=alive, beats={1: beat})
     job = page(facts, beat + timedelta(seconds=61))["job"]
     assert (job["silent"], job["heartbeat"]) == (silent, round(beat.timestamp() * 1000))
@@ -148,7 +148,7 @@ def test_a_driver_that_is_silent(alive: bool | None, silent: bool) -> None:
 
 
 def test_top_says_since_when_a_driver_is_silent() -> None:
-    beat = NOW + timedelta(seconds=30)
+    beat = (NOW + timedelta(seconds=30)).replace(microsecond=0)
     facts = of(state_row("RUNNING"), beats={1: beat})
     shown = io.StringIO()
     Console(file=shown, width=200).print(top_view(page(facts, beat + timedelta(hours=1))))
