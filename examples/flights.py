@@ -206,6 +206,7 @@ def job(spark: SparkSession, out: str = OUT, data: str = DATA) -> sx.Job:
     flights = sx.Job(spark, "flights", state=target / "state")
     for query in (daily, hourly, with_weather):
         uid = query.__name__
+        print(f"building {uid}", flush=True)
         writer = query(spark, files).writeStream.format("delta_2pc")
         flights.add(uid, writer.option("uid", f"{uid}-table").option("path", str(target / uid)))
     return flights
