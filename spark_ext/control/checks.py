@@ -176,7 +176,7 @@ def _check_value(before: Configuration, event: Event, job: KnownJob, operator: s
                 Refusal.BAD_VALUE,
                 f"the value of '{key}' does not conform to its schema: {wrong}",
                 operator,
-                f"correct the value, or declare another schema: {_SCHEMA_COMMAND}",
+                f"correct the value, or declare another schema: {_SET_SCHEMA}",
             )
         return
     for uid in job.queries_of(event.target):
@@ -188,7 +188,7 @@ def _check_value(before: Configuration, event: Event, job: KnownJob, operator: s
                     Refusal.BAD_VALUE,
                     f"the value of '{key}' is not of the type {kind}, as which query '{uid}' reads it: {wrong}",
                     operator,
-                    f"set a value of this type; to decide yourself what is accepted, declare a schema: {_SCHEMA_COMMAND}",
+                    f"set a value of this type; to decide yourself what is accepted, declare a schema: {_SET_SCHEMA}",
                 )
 
 
@@ -205,4 +205,4 @@ def note_of(before: Configuration, event: Event, job: KnownJob) -> str:
     return f"no query reads '{key}' with sx.control.value; did you mean '{near[0]}'?" if near else ""
 
 
-_SCHEMA_COMMAND: Final = "spark-ext control STATE schema KEY SCHEMA (the kind config_schema)"
+_SET_SCHEMA: Final = "spark-ext control STATE schema KEY SCHEMA (the kind config_schema)"
