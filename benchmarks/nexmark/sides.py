@@ -66,7 +66,7 @@ class Side(Protocol):
         """`worker`, `driver`, or None for a process that is not killed."""
 
     def kill(self, tree: Tree, target: str) -> Tree:
-        """Kill with SIGKILL, and return the tree in which the side goes on."""
+        """Kill with SIGKILL; returns the tree of processes with which the side continues."""
 
     def progress(self) -> Progress: ...
 

@@ -60,7 +60,7 @@ class Curve:
     what: str
     sizes: tuple[int, ...]
     fill: Fill
-    past: Callable[[Path, int], Row | None] | None = None  # writes the history, of which an epoch is independent
+    past: Callable[[Path, int], Row | None] | None = None  # writes the history; an epoch does not depend on its length
 
 
 def run(name: str, size: int) -> dict[str, Any]:

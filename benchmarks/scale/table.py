@@ -104,7 +104,7 @@ def _cells(one: Result) -> list[str]:
 
 
 def _measured(results: Sequence[Result]) -> list[tuple[Curve, list[Result]]]:
-    """The curves of which at least two sizes were measured, with their results by size."""
+    """The curves with at least two measured sizes, and their results by size."""
     found = [(curve, [one for one in results if one["curve"] == curve.name]) for curve in CURVES.values()]
     return [(curve, sorted(some, key=lambda one: int(one["size"]))) for curve, some in found if len(some) > 1]
 

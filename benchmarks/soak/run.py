@@ -301,7 +301,7 @@ class Soak:
             )  # fmt: skip
 
     def _role(self, member: Member, driver: int) -> tuple[str, str]:
-        """What a process of the driver's session is, and of which kind; empty for shells that start others."""
+        """The role and the kind of a process of the driver's session; empty for a shell that starts others."""
         if member.pid == driver or member.is_jvm:
             return "driver" if member.pid == driver else "JVM", ""
         if member.plans:

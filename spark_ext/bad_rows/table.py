@@ -145,12 +145,7 @@ class BadRowsTable:
             texts = (one.replace("'", "''") for one in channels if one.partition(BAD_FILE)[0] in known)
             done = [f"'{text}'" for text in texts]
             if done:
-                table.update(
-                    updates={"replaced_in": f"cast({lineage} as bigint)"},
-                    predicate=f"{whose} and channel in ({', '.join(done)})",
-                    commit_properties=properties(),
-                    post_commithook_properties=NO_HOOKS,
-                )
+                _mark(table, str(lineage), f"{whose} and channel in ({', '.join(done)})")
                 self._log.reopen()
             return True
 
@@ -166,16 +161,21 @@ class BadRowsTable:
                     (str(lineage), f"replaced_in is null and not ({counts})"),
                     ("null", f"replaced_in is not null and ({counts})"),
                 ):
-                    table.update(
-                        updates={"replaced_in": f"cast({value} as bigint)"},
-                        predicate=f"{whose} and {wrong}",
-                        commit_properties=properties(),
-                        post_commithook_properties=NO_HOOKS,
-                    )
+                    _mark(table, value, f"{whose} and {wrong}")
                 self._log.reopen()
             return True
 
         self._log.settle(attempt, "marking the bad rows that a restore takes back")
+
+
+def _mark(table: DeltaTable, replaced_in: str, where: str) -> None:
+    """Set the lineage in which rows were replaced, or null, in one commit."""
+    table.update(
+        updates={"replaced_in": f"cast({replaced_in} as bigint)"},
+        predicate=where,
+        commit_properties=properties(),
+        post_commithook_properties=NO_HOOKS,
+    )
 
 
 def _rows(owner: Owner, epochs: Epochs, numbers: Sequence[int], at: datetime) -> Iterator[pa.RecordBatch]:

@@ -99,7 +99,7 @@ def test_a_configuration_too_large_in_present_values_is_refused(tmp_path: Path) 
 
 
 def test_a_value_that_a_query_cannot_read_is_refused(tmp_path: Path) -> None:
-    """Whoever sends it, also while no driver runs: what is read is in the ledger."""
+    """By any sender, and while no driver runs: the ledger says what the queries read."""
     reads = {"q": (("at", "timestamp"), ("k", "double")), "r": (("k", "bigint"), ("tags", "array<string>"))}
     state = State(tmp_path, reads=reads)
     log = ControlLog(Ledger(state.path))

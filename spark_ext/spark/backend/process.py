@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import psutil
-
 from spark_ext.masking import mask
 from spark_ext.spark.backend.missing import by_name
 
@@ -166,6 +164,8 @@ def quiet_accumulators() -> None:
 @contextlib.contextmanager
 def jvm_ended_with_its_start() -> Iterator[None]:
     """If the start of a JVM is interrupted, end it: pyspark would lose it, and it would wait without end."""
+    import psutil  # not for commands that start no JVM
+
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     try:
         yield
