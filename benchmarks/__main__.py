@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -17,6 +18,7 @@ from rich.table import Table
 
 from benchmarks._figures import OUT
 from benchmarks._measure import NAMES, QUICK, measure
+from benchmarks._profile import Profile
 from benchmarks._results import MARK, PAGE, RESULTS, merged, replaced, table
 
 BASELINE = Path(__file__).with_name("baseline.json")  # the figures of a quick run with which later ones are compared
@@ -38,6 +40,9 @@ def main(
     record: Annotated[
         bool | None, typer.Option(help="Write results.json and the page's table. Default if all are run.")
     ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Of one benchmark, print the CPU time of its threads and processes too.")
+    ] = False,
     flink: Annotated[bool, typer.Option(help="Run the Flink baseline instead (Maven, Java 17).")] = False,
 ) -> None:
     """Measure and print ratios of two sides."""
@@ -51,7 +56,10 @@ def main(
     if unknown:
         raise typer.BadParameter(f"unknown benchmark {', '.join(unknown)}; there are: {', '.join(known)}")
     if names and len(names) == 1:
-        figures, failed = _one(names[0], rounds, quick=quick), False
+        with Profile() if profile else nullcontext() as watched:
+            figures, failed = _one(names[0], rounds, quick=quick), False
+        if watched:
+            Console().print(watched.table())
     else:
         figures, failed = _each(names or list(known), rounds, quick=quick)
     show(figures, baseline=read(BASELINE if quick else RESULTS))

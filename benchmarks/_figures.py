@@ -14,6 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from benchmarks import _profile
+
 S = TypeVar("S")
 T = TypeVar("T")
 OUT = "out/bench.json"  # where a run of all benchmarks writes its figures
@@ -127,6 +129,7 @@ def beside(sides: Sequence[S], rounds: int, measure: Callable[[S], T]) -> dict[S
     for number in range(rounds):
         turn = number % len(sides)
         for side in (*sides[turn:], *sides[:turn]):
+            _profile.turn(side)
             found[side].append(measure(side))
     return found
 

@@ -3,6 +3,8 @@
 import importlib
 import json
 import pkgutil
+import subprocess
+import sys
 from io import StringIO
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from benchmarks._control_clients import poll, posts
 from benchmarks._figures import Aim, Figure, Sample, beside, in_pairs
 from benchmarks._measure import NAMES, QUICK, measure
 from benchmarks._operators import Steps
+from benchmarks._profile import Profile
 from benchmarks._results import MARK, PAGE, RESULTS, merged, replaced, table
 from benchmarks.control_rates import files
 from spark_ext.control.log import ControlLog
@@ -185,6 +188,19 @@ def test_sides_change_their_order_and_have_a_value_per_round() -> None:
     assert beside("abc", 2, measure) == {"a": [1, 6], "b": [2, 4], "c": [3, 5]}
     assert "".join(called) == "abcbca"
     assert in_pairs([2.0, 30.0], [1.0, 10.0]) == [2, 3], "pairs are of one round"
+
+
+def test_a_profile_has_the_cpu_time_of_each_side_by_process() -> None:
+    def work(turns: int) -> None:
+        subprocess.run([sys.executable, "-c", f"sum(range({turns} * 10**7))"], check=True)
+
+    with Profile() as profile:
+        beside((1, 5), 1, work)
+    table = profile.table()
+    name, *_ = table.columns[0].cells
+    one, five = (next(iter(column.cells)) for column in table.columns[-2:])
+    assert name == "Python: driver"
+    assert 0 < float(one) < float(five)
 
 
 def test_the_first_epoch_that_was_planned_at_a_moment_or_later() -> None:
