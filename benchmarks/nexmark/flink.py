@@ -230,7 +230,12 @@ def _steps(log: Path) -> list[_Step]:
     if not log.exists():
         return []
     lines = [line.split() for line in log.read_text().splitlines()]
-    return [_Step(int(at) / 1000, what, int(begun)) for at, what, begun in lines]
+    steps = [_Step(int(at) / 1000, what, int(begun)) for at, what, begun in lines]
+    # A JobManager that was started again hands out nothing of a source that had finished, and counts from 0.
+    ended = max((number for number, step in enumerate(steps) if step.what in ("file", "none")), default=None)
+    if ended is not None and steps[ended].what == "none":
+        steps[ended:] = [step._replace(begun=steps[ended].begun) for step in steps[ended:]]
+    return steps
 
 
 def tables_of(query: Query, source: Path, out: Path) -> list[str]:

@@ -135,6 +135,20 @@ def test_flinks_log_of_files_tells_how_far_it_is_and_what_it_did_when(tmp_path: 
     assert times[:3] == (1.0, None, [(2.05, 2)]) and len(times.outputs) == 1 and times.steps == [1.1, 2.1]
 
 
+def test_a_finished_stream_of_flink_does_not_hold_the_others_back(tmp_path: Path) -> None:
+    side = Flink(Case("flink", "q20", 2_000, 3), tmp_path, tmp_path)
+    first = ["1000 restored 0", "1100 file 1", "1200 file 2"]
+    again = ["5000 restored 2", "5100 file 3", "6000 snapshot 3"]
+    moments = [
+        f"{datetime.fromtimestamp(at).isoformat(' ', 'milliseconds')} INFO  CheckpointCoordinator -" for at in (2, 6)
+    ]
+    (tmp_path / "driver.log").write_text("".join(f"{moment} Completed checkpoint 1 for job a\n" for moment in moments))
+    (tmp_path / "bid.log").write_text("\n".join([*first, "1900 snapshot 2", *again]) + "\n")
+    ended = [*first, "1300 file 3", "1400 none 3", "1900 snapshot 3", "5000 restored 0", "6000 snapshot 0"]
+    (tmp_path / "auction.log").write_text("\n".join(ended) + "\n")
+    assert side.progress() == Progress(1, 3, 3) and side.times().epochs == [(2, 2), (6, 3)]
+
+
 def test_the_answer_is_that_of_a_slow_program(written: Path, db: duckdb.DuckDBPyConnection) -> None:
     bids = pq.read_table(written / "bid").to_pylist()
     tops = Counter[tuple[int, int]]()
