@@ -15,6 +15,7 @@ from benchmarks.nexmark.queries import HOT, QUERIES
 from benchmarks.nexmark.sides import Case
 
 PARTS: Final = {"table": 10_000_000, "kills": 2_000_000, "hot": 2_000_000}  # with how many events each is measured
+RESULTS: Final = Path(__file__).with_name("results.jsonl")  # the lines behind the tables of the pages
 app = typer.Typer(add_completion=False)
 
 
@@ -28,7 +29,9 @@ def main(
     out: Annotated[Path, typer.Option(help="Where events, results and tables to be judged are kept.")] = Path(
         "out/nexmark"
     ),
-    pages: Annotated[bool, typer.Option(help="Write the tables into docs/nexmark.md and README.md.")] = True,
+    pages: Annotated[
+        bool, typer.Option(help="Write the tables into docs/nexmark.md and README.md, and results.jsonl.")
+    ] = True,
 ) -> None:
     """Measure what has no line in results.jsonl yet."""
     chosen = _known(parts, PARTS), _known(queries, QUERIES), _known(sides, SIDES)
@@ -44,6 +47,7 @@ def main(
         print(_line(results.of(case)))
     if pages:
         table.write_pages(results.all())
+        results.copy(RESULTS)
 
 
 def cases(
@@ -74,9 +78,14 @@ class Results:
         return self._found.get(case)
 
     def add(self, result: dict[str, Any]) -> None:
+        """Keep a result, with times to the millisecond."""
+        kept = json.loads(json.dumps(result), parse_float=lambda text: round(float(text), 3))
         with self._path.open("a") as out:
-            out.write(json.dumps(result) + "\n")
-        self._found[_case(result)] = result
+            out.write(json.dumps(kept) + "\n")
+        self._found[_case(kept)] = kept
+
+    def copy(self, target: Path) -> None:
+        target.write_text("".join(json.dumps(one) + "\n" for one in self._found.values()))
 
     def all(self) -> list[dict[str, Any]]:
         return list(self._found.values())

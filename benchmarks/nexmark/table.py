@@ -127,22 +127,24 @@ def summary(results: Sequence[Result]) -> str:
     }
     sides = {side: found for side, found in by_side.items() if found}
     common = [name for name in QUERIES if all(name in found for found in sides.values())]
-    killed = [one for one in results if one["kills"]]
+    killed = [one for one in results if one["kills"] and not one["hot"]]
+    ended = {side: {one["query"]: one for one in killed if one["side"] == side and one["ended"]} for side in sides}
+    both = [name for name in QUERIES if all(name in found for found in ended.values())]
     head = [
         "side", f"events/s, geometric mean of {len(common)} queries", "core seconds", "queries with all rows",
-        "rows lost", "under kills: runs", "ended", "rows lost, doubled or wrong",
+        "rows lost", f"under kills: events/s, geometric mean of {len(both)}", "ended", "rows lost, doubled or wrong",
     ]  # fmt: skip
     rows = []
     for side, found in sides.items():
         mine = [one for one in killed if one["side"] == side]
-        speeds = [rate(found[name]) for name in common if found[name]["complete"]]
         rows.append(
             [
-                NAMES[side], f"{statistics.geometric_mean(speeds):,.0f}" if speeds else "-",
+                NAMES[side], _mean(rate(found[name]) for name in common if found[name]["complete"]),
                 f"{sum(found[name]['core_seconds'] for name in common):,.0f}",
                 f"{sum(_exact(found[name]) for name in common)} of {len(common)}",
-                f"{sum(found[name]['lost'] for name in common):,}", str(len(mine)),
-                str(sum(one["ended"] for one in mine)),
+                f"{sum(found[name]['lost'] for name in common):,}",
+                _mean(one["events"] / one["seconds"] for name, one in ended[side].items() if name in both),
+                f"{len(ended[side])} of {len(mine)}",
                 f"{sum(one[key] for one in mine for key in ('lost', 'doubled', 'wrong')):,}",
             ]
         )  # fmt: skip
@@ -156,9 +158,18 @@ def summary(results: Sequence[Result]) -> str:
     for side, found in sides.items() if ours else ():
         faster = [name for name in common if rate(found[name]) > rate(ours[name])]
         cheaper = [name for name in common if found[name]["core_seconds"] < ours[name]["core_seconds"]]
-        lines.append(f"{NAMES[side]} is faster than spark-ext in: {', '.join(faster) or 'none'}.")
-        lines.append(f"It takes fewer core seconds in: {', '.join(cheaper) or 'none'}.")
+        lines.append(f"{NAMES[side]} is faster than spark-ext in {_some(faster, common)}")
+        lines.append(f"and takes fewer core seconds in {_some(cheaper, common)}.")
     return "\n".join(lines)
+
+
+def _mean(rates: Iterable[float]) -> str:
+    known = list(rates)
+    return f"{statistics.geometric_mean(known):,.0f}" if known else "-"
+
+
+def _some(names: Sequence[str], of: Sequence[str]) -> str:
+    return "no query" if not names else "all queries" if len(names) == len(of) else ", ".join(names)
 
 
 def texts() -> str:

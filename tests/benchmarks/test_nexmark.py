@@ -193,6 +193,9 @@ def test_a_case_is_measured_once_and_sides_alternate(tmp_path: Path) -> None:
     again = Results(tmp_path / "out" / "results.jsonl")
     assert again.all() == [result(kills=9)]
     assert again.of(Case("job", "q0", 2_000, 9)) and not again.of(Case("job", "q0", 2_000))
+    results.add(result(kills=0, seconds=1.23456))
+    results.copy(tmp_path / "copy")
+    assert Results(tmp_path / "copy").all() == [result(kills=9), result(kills=0, seconds=1.235)]
 
 
 @pytest.mark.parametrize(
@@ -229,11 +232,13 @@ def test_pages_show_what_was_measured_and_who_is_faster(tmp_path: Path) -> None:
     killed = result(side="plain", kills=9, ended=False, lost=3)
     flink = result(side="flink", complete=21.0, core_seconds=5.0)
     unjudged = result(side="published", rows=None, lost=None, doubled=None, wrong=None)
-    table.write_pages([result(), result(side="plain", complete=5.0, lost=2), flink, unjudged, killed], [page])
+    others = [result(kills=9), result(side="flink", kills=9, seconds=10.0), result(side="plain", query="q5")]
+    table.write_pages([result(), result(side="plain", complete=5.0, lost=2), flink, unjudged, killed, *others], [page])
     text = page.read_text()
     assert "\nold\n" not in text and text.startswith("before\n") and text.endswith("after\n")
     assert "| spark-ext | 222 | 20 | 1 of 1 | 0 |" in text and "| plain Spark | 667 | 20 | 0 of 1 | 2 |" in text
     assert "| Flink | 105 | 5 | 1 of 1 | 0 |" in text and "| 1.0 | - | - | - | - |" in text
-    assert "plain Spark is faster than spark-ext in: q0.\nIt takes fewer core seconds in: none." in text
-    assert "Flink is faster than spark-ext in: none.\nIt takes fewer core seconds in: q0." in text
+    assert "plain Spark is faster than spark-ext in all queries\nand takes fewer core seconds in no query." in text
+    assert "Flink is faster than spark-ext in no query\nand takes fewer core seconds in all queries." in text
+    assert "geometric mean of 0 |" in text and "| - | 0 of 1 | 3 |" in text
     assert "does not end" in text
