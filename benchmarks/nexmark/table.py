@@ -19,6 +19,7 @@ NAMES: Final = {
     "published": "Flink, as published",
 }  # fmt: skip
 _ALL: Final = ("job", "plain", "flink")  # sides that run all queries
+TARGETS: Final = ("worker", "driver")  # of kills
 _OLD_RATE: Final = 1.25  # an epoch is as fast as before if it takes at most this many times the undisturbed median
 
 
@@ -87,7 +88,7 @@ def kills(results: Sequence[Result]) -> str:
         rows.append(
             [
                 one["query"], NAMES[one["side"]], str(len(found)),
-                *(_median(kill[name] for kill in found) for name in ("replaced", "epoch", "rows", "rate")),
+                *(_by_target(found, name) for name in ("replaced", "epoch", "rows", "rate")),
                 f"{sum(kill['again'] for kill in found):,}", f"{one['events'] / one['seconds']:,.0f}",
                 f"{before['events'] / before['seconds']:,.0f}" if before else "-", *_rows(one), _load(one),
             ]
@@ -158,7 +159,7 @@ def summary(results: Sequence[Result]) -> str:
     for side, found in sides.items() if ours else ():
         faster = [name for name in common if rate(found[name]) > rate(ours[name])]
         cheaper = [name for name in common if found[name]["core_seconds"] < ours[name]["core_seconds"]]
-        lines.append(f"{NAMES[side]} is faster than spark-ext in {_some(faster, common)}")
+        lines.append(f"{NAMES[side][0].upper()}{NAMES[side][1:]} is faster than spark-ext in {_some(faster, common)}")
         lines.append(f"and takes fewer core seconds in {_some(cheaper, common)}.")
     return "\n".join(lines)
 
@@ -211,6 +212,10 @@ def _ordered(results: Iterable[Result]) -> list[Result]:
 
 def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
+
+
+def _by_target(found: Sequence[Result], name: str) -> str:
+    return " / ".join(_median(one[name] for one in found if one["target"] == target) for target in TARGETS)
 
 
 def _median(values: Iterable[float | None]) -> str:

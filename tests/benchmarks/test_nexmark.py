@@ -238,7 +238,7 @@ def test_pages_show_what_was_measured_and_who_is_faster(tmp_path: Path) -> None:
     assert "\nold\n" not in text and text.startswith("before\n") and text.endswith("after\n")
     assert "| spark-ext | 222 | 20 | 1 of 1 | 0 |" in text and "| plain Spark | 667 | 20 | 0 of 1 | 2 |" in text
     assert "| Flink | 105 | 5 | 1 of 1 | 0 |" in text and "| 1.0 | - | - | - | - |" in text
-    assert "plain Spark is faster than spark-ext in all queries\nand takes fewer core seconds in no query." in text
+    assert "Plain Spark is faster than spark-ext in all queries\nand takes fewer core seconds in no query." in text
     assert "Flink is faster than spark-ext in no query\nand takes fewer core seconds in all queries." in text
     assert "geometric mean of 0 |" in text and "| - | 0 of 1 | 3 |" in text
     assert "does not end" in text
