@@ -200,7 +200,7 @@ def test_a_profile_has_the_cpu_time_of_each_side_by_process() -> None:
     name, *_ = table.columns[0].cells
     one, five = (next(iter(column.cells)) for column in table.columns[-2:])
     assert name == "Python: driver"
-    assert 0 < float(one) < float(five)
+    assert 0 < float(str(one)) < float(str(five))
 
 
 def test_the_first_epoch_that_was_planned_at_a_moment_or_later() -> None:
